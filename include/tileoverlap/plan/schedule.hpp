@@ -1,0 +1,39 @@
+#pragma once
+// The order in which a rank's output tiles are computed.
+//
+// Bands that hold a remote row come before bands that are purely local; among experts those with more remote bands
+// come first, ties by expert id. `group` bands of one expert are interleaved (tile n of all of them, then tile
+// n + 1), so that a tile of weights is read once for the group. The first groups are 1, 2, 4, ... bands: the first
+// segment leaves after one band.
+
+#include <cstdint>
+
+#include "tileoverlap/core/api.hpp"
+#include "tileoverlap/core/math.hpp"
+
+namespace tileoverlap {
+
+// One entry a band, in schedule order. 16 bytes: one vector load on the device.
+struct ScheduledBand {
+  int32_t band;         // rows [band * tile_m, (band + 1) * tile_m)
+  int32_t expert;       // global id
+  int32_t group_begin;  // position in this list of the group's first band
+  int32_t group_size;
+};
+
+struct TileCoord {
+  int32_t band;
+  int32_t tile_n;
+  int32_t expert;
+};
+
+// Tile `task` (0 .. bands * tiles_n - 1) of the schedule: a pure function of the position, so that every warp can
+// ask for itself and no work list is stored.
+TILEOVERLAP_HD inline TileCoord tile_at(const ScheduledBand* order, int64_t task, int32_t tiles_n) {
+  const ScheduledBand& entry = order[task / tiles_n];
+  const int64_t in_group = task - static_cast<int64_t>(entry.group_begin) * tiles_n;
+  const ScheduledBand& scheduled = order[entry.group_begin + in_group % entry.group_size];
+  return {scheduled.band, static_cast<int32_t>(in_group / entry.group_size), scheduled.expert};
+}
+
+}  // namespace tileoverlap

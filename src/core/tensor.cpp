@@ -1,0 +1,154 @@
+#include "tileoverlap/core/tensor.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/text.hpp"
+#include "tileoverlap/core/error.hpp"
+
+namespace tileoverlap {
+namespace {
+
+std::string dtype_text(DLDataType dtype) {
+  static constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  std::string result = dtype.code < std::size(kNames) ? kNames[dtype.code] : text("code", int{dtype.code}, "_");
+  if (dtype.code != kDLBool || dtype.bits != 8) result += std::to_string(dtype.bits);
+  if (dtype.lanes != 1) result += text(" with ", dtype.lanes, " lanes");
+  return result;
+}
+
+std::string device_text(DLDevice device) {
+  switch (static_cast<int>(device.device_type)) {
+    case kDLCPU:
+      return text("cpu:", device.device_id);
+    case kDLCUDA:
+      return text("cuda:", device.device_id);
+    case kDLCUDAHost:
+      return "pinned host memory";
+    default:
+      return text("device type ", static_cast<int>(device.device_type), ":", device.device_id);
+  }
+}
+
+bool matches(DLDataType dtype, DType wanted) {
+  const auto code = [&] {
+    switch (wanted) {
+      case DType::kBFloat16:
+        return kDLBfloat;
+      case DType::kInt32:
+      case DType::kInt64:
+        return kDLInt;
+      default:
+        return kDLFloat;
+    }
+  }();
+  return dtype.lanes == 1 && dtype.code == code && dtype.bits == 8 * size_of(wanted);
+}
+
+DType check_dtype(const DLTensor& tensor, const TensorSpec& spec) {
+  std::string accepted;
+  for (const DType dtype : spec.dtypes) {
+    if (matches(tensor.dtype, dtype)) return dtype;
+    accepted += text(accepted.empty() ? "" : " or ", name(dtype));
+  }
+  throw DTypeError(text(spec.argument, " must be ", accepted, ", got ", dtype_text(tensor.dtype)));
+}
+
+void check_shape(const DLTensor& tensor, const TensorSpec& spec) {
+  const auto wanted = static_cast<int32_t>(spec.shape.size());
+  bool same = tensor.ndim == wanted;
+  for (int32_t i = 0; same && i < wanted; ++i) {
+    if (tensor.shape[i] < 0) {
+      throw InvalidArgument(text(spec.argument, " has a negative size in ", shape_text(tensor.shape, tensor.ndim)));
+    }
+    same = spec.shape[static_cast<size_t>(i)] == -1 || spec.shape[static_cast<size_t>(i)] == tensor.shape[i];
+  }
+  if (!same) {
+    throw InvalidArgument(text(spec.argument, " must be ", spec.shape_names, " = ", shape_text(spec.shape, wanted),
+                               ", got ", shape_text(tensor.shape, tensor.ndim)));
+  }
+}
+
+int64_t count_elements(const DLTensor& tensor, const TensorSpec& spec, int64_t element_bytes) {
+  int64_t elements = 1;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] == 0) return 0;
+  }
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (elements > std::numeric_limits<int64_t>::max() / element_bytes / tensor.shape[i]) {
+      throw InvalidArgument(text(spec.argument, " ", shape_text(tensor.shape, tensor.ndim), " has more than 2^63 bytes"));
+    }
+    elements *= tensor.shape[i];
+  }
+  return elements;
+}
+
+// Fills view.strides and refuses what would let two elements share memory or rows be scattered.
+void check_strides(const DLTensor& tensor, const TensorSpec& spec, TensorView& view) {
+  int64_t packed = 1;
+  for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
+    const int64_t stride = tensor.strides == nullptr ? packed : tensor.strides[i];
+    // The stride of a dimension of size 1 is never used; frameworks put anything there.
+    const bool used = tensor.shape[i] > 1;
+    const bool last = i == tensor.ndim - 1;
+    if (used && (last ? stride != 1 : stride < packed)) {
+      throw InvalidArgument(text(spec.argument, " must have contiguous rows that do not overlap (last stride 1, stride ",
+                                 i, " at least ", packed, "), got strides ",
+                                 shape_text(tensor.strides, tensor.ndim), " for ",
+                                 shape_text(tensor.shape, tensor.ndim)));
+    }
+    view.strides[i] = used ? stride : packed;
+    packed = view.strides[i] * tensor.shape[i];
+  }
+}
+
+}  // namespace
+
+std::string describe(const DLTensor& tensor) {
+  return text(dtype_text(tensor.dtype), " ", shape_text(tensor.shape, tensor.ndim), " on ",
+              device_text(tensor.device));
+}
+
+TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec) {
+  if (argument.tensor == nullptr) {
+    throw InvalidArgument(text(spec.argument, " is missing: needed ", spec.shape_names));
+  }
+  const DLTensor& tensor = *argument.tensor;
+  TensorView view;
+  view.dtype = check_dtype(tensor, spec);
+  if (tensor.device.device_type != spec.device) {
+    throw InvalidArgument(text(spec.argument, " must be on ", spec.device == kDLCPU ? "the cpu" : "a cuda device",
+                               ", got ", device_text(tensor.device)));
+  }
+  check_shape(tensor, spec);
+  const int64_t element_bytes = size_of(view.dtype);
+  view.ndim = tensor.ndim;
+  std::copy_n(tensor.shape, tensor.ndim, view.shape);
+  view.elements = count_elements(tensor, spec, element_bytes);
+  if (argument.read_only && spec.writable) {
+    throw InvalidArgument(text(spec.argument, " is written to, but its memory is read-only"));
+  }
+  if (view.elements == 0) return view;
+  check_strides(tensor, spec, view);
+  if (tensor.data == nullptr) {
+    throw InvalidArgument(text(spec.argument, " ", shape_text(tensor.shape, tensor.ndim), " has null data"));
+  }
+  view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uint64_t>(element_bytes) != 0) {
+    throw InvalidArgument(text(spec.argument, " must start at a multiple of its element size of ", element_bytes,
+                               " bytes, got byte_offset ", tensor.byte_offset, " from address ", tensor.data));
+  }
+  return view;
+}
+
+bool overlaps(const TensorView& a, const TensorView& b) {
+  if (a.elements == 0 || b.elements == 0) return false;
+  const auto end = [](const TensorView& view) {
+    int64_t last = 0;
+    for (int32_t i = 0; i < view.ndim; ++i) last += (view.shape[i] - 1) * view.strides[i];
+    return view.data + (last + 1) * size_of(view.dtype);
+  };
+  return a.data < end(b) && b.data < end(a);
+}
+
+}  // namespace tileoverlap

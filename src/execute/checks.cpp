@@ -1,0 +1,82 @@
+#include "execute/checks.hpp"
+
+#include "core/text.hpp"
+#include "routing/read_ids.hpp"
+#include "tileoverlap/core/env.hpp"
+
+namespace tileoverlap {
+
+void check_row_bytes(const char* name_of_width, int64_t width, DType dtype) {
+  constexpr int64_t kVectorBytes = 16;
+  const int64_t multiple = kVectorBytes / size_of(dtype);
+  if (width <= 0 || width % multiple != 0) {
+    throw InvalidArgument(text(name_of_width, " must be a positive multiple of ", multiple, " for ", name(dtype),
+                               " (rows of 16 bytes), got ", name_of_width, " = ", width));
+  }
+}
+
+void check_common(const CommonOptions& options, const Transport& transport) {
+  if (options.dtype != DType::kFloat32 && options.dtype != DType::kBFloat16 && options.dtype != DType::kFloat16) {
+    throw DTypeError(text("dtype must be float32, bfloat16 or float16, got ", name(options.dtype)));
+  }
+  if (options.placement->world() != transport.world()) {
+    throw InvalidArgument(text("the placement is for ", options.placement->world(), " ranks, the transport has ",
+                               transport.world()));
+  }
+  for (const auto& [what, value] : {std::pair{"tile_m", options.plan->tile_m}, {"tile_n", options.plan->tile_n},
+                                    {"bands_per_segment", options.plan->bands_per_segment},
+                                    {"group", options.plan->group}, {"top_k", options.top_k}}) {
+    if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
+  }
+  if (options.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", options.max_tokens));
+  if (options.timeout_ns < 0 || options.warmup_timeout_ns < 0) {
+    throw InvalidArgument(text("timeouts must not be negative, got ", options.timeout_ns, " ns and ",
+                               options.warmup_timeout_ns, " ns"));
+  }
+}
+
+void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns) {
+  const Env env = Env::read();
+  if (warmup_timeout_ns == 0) warmup_timeout_ns = timeout_ns > 0 ? timeout_ns : env.warmup_timeout_ns;
+  if (timeout_ns == 0) timeout_ns = env.timeout_ns;
+}
+
+std::string common_terms(const CommonOptions& options, const CpuFaults& faults) {
+  std::string begins;
+  for (const int32_t begin : options.placement->expert_begin()) begins += text(begins.empty() ? "" : ",", begin);
+  return text("placement=[", begins, "] dtype=", name(options.dtype), " top_k=", options.top_k,
+              " max_tokens=", options.max_tokens, " tile_m=", options.plan->tile_m, " tile_n=", options.plan->tile_n,
+              " layout=", name(options.plan->layout), " first_epoch=", faults.first_epoch);
+}
+
+TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weights, const TensorArg& out, DType dtype,
+                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank) {
+  TokenTensors tensors;
+  tensors.ids = check_ids(topk_ids);
+  const int64_t tokens = tensors.ids.shape[0];
+  if (tensors.ids.shape[1] != top_k) {
+    throw InvalidArgument(text("topk_ids must be [T, k] with k = top_k = ", top_k, ", got [", tokens, ", ",
+                               tensors.ids.shape[1], "]"));
+  }
+  if (tokens > max_tokens) {
+    throw CapacityError(text("rank ", rank, " has T = ", tokens, " tokens, it was prepared for max_tokens = ", max_tokens));
+  }
+  tensors.weights = check_tensor(topk_weights, {.argument = "topk_weights",
+                                                .dtypes = {DType::kFloat32},
+                                                .shape = {tokens, top_k},
+                                                .shape_names = "[T, k]"});
+  tensors.out = check_tensor(out, {.argument = "out",
+                                   .dtypes = {dtype},
+                                   .shape = {tokens, n},
+                                   .shape_names = "[T, N]",
+                                   .writable = true});
+  refuse_overlap(tensors.out, tensors.ids, "topk_ids");
+  refuse_overlap(tensors.out, tensors.weights, "topk_weights");
+  return tensors;
+}
+
+void refuse_overlap(const TensorView& out, const TensorView& input, const char* input_name) {
+  if (overlaps(out, input)) throw InvalidArgument(text("out shares memory with ", input_name));
+}
+
+}  // namespace tileoverlap

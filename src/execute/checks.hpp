@@ -1,0 +1,44 @@
+#pragma once
+// Checks that sessions and layers make before anything starts.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "execute/cpu_engine.hpp"
+#include "tileoverlap/core/tensor.hpp"
+#include "tileoverlap/execute/executor.hpp"
+
+namespace tileoverlap {
+
+// Rows of `width` elements must be whole 16-byte vectors: the one alignment rule, the same for all executors.
+void check_row_bytes(const char* name, int64_t width, DType dtype);
+
+// Options that sessions and layers share. Throws InvalidArgument.
+struct CommonOptions {
+  const Placement* placement;
+  DType dtype;
+  int32_t top_k;
+  int64_t max_tokens;
+  const PlanOptions* plan;
+  int64_t timeout_ns, warmup_timeout_ns;
+};
+void check_common(const CommonOptions& options, const Transport& transport);
+
+// Sets `timeout_ns` and `warmup_timeout_ns` where they are 0, from the environment; a limit that the caller chose
+// holds for the first call, too.
+void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns);
+
+// "placement=[0,2,4] dtype=bfloat16 ...": words without blanks, for Transport::allocate.
+std::string common_terms(const CommonOptions& options, const CpuFaults& faults);
+
+// The tensors that every call has; T is taken from topk_ids.
+struct TokenTensors {
+  TensorView ids, weights, out;
+};
+TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weights, const TensorArg& out, DType dtype,
+                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank);
+
+void refuse_overlap(const TensorView& out, const TensorView& input, const char* input_name);
+
+}  // namespace tileoverlap

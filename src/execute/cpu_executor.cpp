@@ -1,0 +1,45 @@
+#include "tileoverlap/execute/cpu_executor.hpp"
+
+#include "core/text.hpp"
+#include "execute/cpu_session.hpp"
+
+namespace tileoverlap {
+namespace {
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(std::shared_ptr<Transport> transport, const CpuOptions& options)
+      : transport_(std::move(transport)), options_(options) {}
+
+  std::unique_ptr<Session> prepare(const SessionOptions& options) override {
+    return make_cpu_session(transport_, options_, options);
+  }
+  std::unique_ptr<MoeLayer> prepare_layer(const LayerOptions& options) override {
+    return make_cpu_layer(transport_, options_, options);
+  }
+  std::string repr() const override {
+    return text("CpuExecutor(", transport_->repr(), ", producer_threads=", options_.producer_threads,
+                ", consumer_threads=", options_.consumer_threads, ")");
+  }
+
+ private:
+  std::shared_ptr<Transport> transport_;
+  CpuOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor(std::shared_ptr<Transport> transport, const CpuOptions& options) {
+  if (transport == nullptr) throw InvalidArgument("transport is missing");
+  for (const auto& [what, threads] : {std::pair{"producer_threads", options.producer_threads},
+                                      {"consumer_threads", options.consumer_threads}}) {
+    constexpr int32_t kMost = 1024;
+    if (threads < 1 || threads > kMost) throw InvalidArgument(text(what, " must lie in 1..", kMost, ", got ", threads));
+  }
+  if (options.faults.max_delay_us < 0) {
+    throw InvalidArgument(text("max_delay_us must not be negative, got ", options.faults.max_delay_us));
+  }
+  return std::make_unique<CpuExecutor>(std::move(transport), options);
+}
+
+}  // namespace tileoverlap

@@ -1,0 +1,195 @@
+#include "core/text.hpp"
+#include "execute/call_vote.hpp"
+#include "execute/checks.hpp"
+#include "execute/cpu_engine.hpp"
+#include "execute/cpu_session.hpp"
+
+namespace tileoverlap {
+namespace {
+
+CommonOptions common(const LayerOptions& options) {
+  return {.placement = &options.placement,
+          .dtype = options.dtype,
+          .top_k = options.top_k,
+          .max_tokens = options.max_tokens,
+          .plan = &options.plan,
+          .timeout_ns = options.timeout_ns,
+          .warmup_timeout_ns = options.warmup_timeout_ns};
+}
+
+LayerOptions checked(LayerOptions options, const Transport& transport) {
+  check_common(common(options), transport);
+  check_row_bytes("hidden", options.hidden, options.dtype);
+  check_row_bytes("inner", options.inner, options.dtype);
+  fill_timeouts(options.timeout_ns, options.warmup_timeout_ns);
+  return options;
+}
+
+bool has_first_projection(const LayerOptions& options) { return options.expert != ExpertKind::kSingle; }
+
+// Width of x.
+int64_t input_width(const LayerOptions& options) {
+  return has_first_projection(options) ? options.hidden : options.inner;
+}
+
+int64_t up_width(const LayerOptions& options) {
+  return options.expert == ExpertKind::kSiluGate ? 2 * options.inner : options.inner;
+}
+
+EngineOptions engine_options(const LayerOptions& options, const CpuFaults& faults) {
+  return {.placement = options.placement,
+          .dtype = options.dtype,
+          .k = options.inner,
+          .n = options.hidden,
+          .capacity = {.max_tokens = options.max_tokens, .top_k = options.top_k},
+          .plan = options.plan,
+          .input_width = input_width(options),
+          .first_width = has_first_projection(options) ? up_width(options) : 0,
+          .timeout_ns = options.timeout_ns,
+          .warmup_timeout_ns = options.warmup_timeout_ns,
+          .record_timeline = options.record_timeline,
+          .terms = text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner,
+                        ' ', common_terms(common(options), faults))};
+}
+
+struct CheckedCall {
+  TensorView x, up, down;
+  TokenTensors tokens;
+  RunMode mode;
+};
+
+class CpuLayer final : public MoeLayer {
+ public:
+  CpuLayer(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, const LayerOptions& options)
+      : options_(checked(options, *transport)),
+        engine_(transport, cpu, engine_options(options_, cpu.faults)) {}
+
+  void forward(const LayerArgs& args) override {
+    engine_.check();
+    try {
+      const CheckedCall call = check_call(args);
+      CallVote vote{.counts = count_ids(options_.placement, rank(), args.topk_ids), .refusal = {}};
+      engine_.submit([this, call, vote = std::move(vote)] { run_call(call, vote); });
+    } catch (const Error& error) {
+      // Peers have made this call, too: tell them, or they would wait for it until their limits.
+      engine_.submit([this, vote = CallVote{.counts = {}, .refusal = error.what()}] { vote_on_call(vote); });
+      throw;
+    }
+  }
+
+  void synchronize() override { engine_.synchronize(); }
+  void check() const override { engine_.check(); }
+  int32_t rank() const override { return engine_.rank(); }
+  uint64_t epoch() const override { return engine_.epoch(); }
+  const LayerOptions& options() const override { return options_; }
+  SizeReport sizes() const override { return engine_.sizes(); }
+  Timeline timeline() const override { return engine_.timeline(); }
+  std::string repr() const override {
+    return text("CpuMoeLayer(rank=", rank(), " of ", options_.placement.world(), ", dtype='", name(options_.dtype),
+                "', expert='", name(options_.expert), "', hidden=", options_.hidden, ", inner=", options_.inner,
+                ", top_k=", options_.top_k, ", max_tokens=", options_.max_tokens, ", ",
+                tileoverlap::repr(options_.plan), ", epoch=", epoch(), ")");
+  }
+
+ private:
+  CheckedCall check_call(const LayerArgs& args) const {
+    const int64_t experts = options_.placement.experts_on(rank());
+    CheckedCall call{.x = {}, .up = {}, .down = {}, .tokens = {}, .mode = args.mode};
+    call.tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options_.dtype, options_.top_k,
+                               options_.max_tokens, options_.hidden, rank());
+    call.x = check_tensor(args.x, {.argument = "x",
+                                   .dtypes = {options_.dtype},
+                                   .shape = {call.tokens.ids.shape[0], input_width(options_)},
+                                   .shape_names = has_first_projection(options_) ? "[T, hidden]" : "[T, inner]"});
+    if (has_first_projection(options_)) {
+      call.up = check_tensor(args.up, {.argument = "up",
+                                       .dtypes = {options_.dtype},
+                                       .shape = {experts, up_width(options_), options_.hidden},
+                                       .shape_names = options_.expert == ExpertKind::kSiluGate
+                                                          ? "[experts on this rank, 2 * inner, hidden]"
+                                                          : "[experts on this rank, inner, hidden]"});
+      refuse_overlap(call.tokens.out, call.up, "up");
+    } else if (args.up) {
+      throw InvalidArgument("up must not be given: experts of kind 'single' have no first projection");
+    }
+    call.down = check_tensor(args.down, {.argument = "down",
+                                         .dtypes = {options_.dtype},
+                                         .shape = {experts, options_.hidden, options_.inner},
+                                         .shape_names = "[experts on this rank, hidden, inner]"});
+    refuse_overlap(call.tokens.out, call.x, "x");
+    refuse_overlap(call.tokens.out, call.down, "down");
+    return call;
+  }
+
+  // All ranks' counts, row by row; empty when the call has failed. Throws CallRefused when a rank refuses.
+  std::vector<int32_t> vote_on_call(const CallVote& mine) {
+    if (!engine_.begin_call()) return {};
+    Watch& watch = engine_.watch();
+    std::vector<std::vector<std::byte>> messages;
+    try {
+      messages = engine_.exchange().all_gather(mine.encode(), watch.limit_ns(), [&](int32_t missing) {
+        if (watch.stopped()) return true;
+        if (!watch.peer_closed(missing)) return false;
+        watch.fail({.what = WaitFor::kPeerClosed, .rank = rank(), .peer = missing, .epoch = epoch() + 1});
+        return true;
+      });
+    } catch (const WaitTimeout& timeout) {
+      WaitRecord record = timeout.record();
+      record.epoch = epoch() + 1;  // the exchange counts refused calls, too
+      watch.fail(record);
+    }
+    if (messages.empty()) return {};
+    std::vector<int32_t> counts;
+    for (size_t peer = 0; peer < messages.size(); ++peer) {
+      const CallVote vote = CallVote::decode(messages[peer]);
+      if (!vote.refusal.empty()) {
+        if (static_cast<int32_t>(peer) == rank()) return {};  // forward() has thrown the reason
+        throw CallRefused(text("rank ", peer, " refused the call: ", vote.refusal));
+      }
+      counts.insert(counts.end(), vote.counts.begin(), vote.counts.end());
+    }
+    return counts;
+  }
+
+  void run_call(const CheckedCall& call, const CallVote& vote) {
+    Recorder& recorder = engine_.recorder();
+    std::vector<int32_t> gathered;
+    {
+      // begin_call() clears the recorder, so the span is put down behind it.
+      const int64_t begin = now_ns();
+      gathered = vote_on_call(vote);
+      recorder.add({Span::kCounts, rank(), CpuEngine::kDriver, -1, -1, begin, now_ns()});
+    }
+    if (engine_.watch().stopped()) return;
+    std::shared_ptr<const Plan> plan;
+    recorder.span(CpuEngine::kDriver, Span::kPlan, -1, -1, [&] {
+      const RouteCounts counts(options_.placement, std::move(gathered));
+      plan = std::make_shared<Plan>(make_plan(options_.placement, rank(), counts, options_.hidden, options_.plan));
+      fill_copy_index(*plan, call.tokens.ids, index_);
+    });
+    engine_.begin_epoch();
+    if (!engine_.dispatch(**plan, index_, call.x)) return;
+    if (has_first_projection(options_)) engine_.first_projection(**plan, call.up, options_.expert);
+    engine_.return_rows({.plan = &**plan,
+                         .index = &index_,
+                         .rows = has_first_projection(options_) ? engine_.projected_rows() : engine_.dispatched_rows(),
+                         .row_stride = options_.inner,
+                         .weights = call.down,
+                         .topk_weights = call.tokens.weights,
+                         .out = call.tokens.out,
+                         .mode = call.mode});
+  }
+
+  const LayerOptions options_;
+  CopyIndex index_;  // of the call at hand; outlives the engine, whose thread uses it
+  CpuEngine engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<MoeLayer> make_cpu_layer(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu,
+                                         const LayerOptions& options) {
+  return std::make_unique<CpuLayer>(transport, cpu, options);
+}
+
+}  // namespace tileoverlap

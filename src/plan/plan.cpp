@@ -1,0 +1,66 @@
+#include "tileoverlap/plan/plan.hpp"
+
+#include <limits>
+
+#include "core/text.hpp"
+#include "plan/build.hpp"
+#include "tileoverlap/core/error.hpp"
+
+namespace tileoverlap {
+namespace {
+
+void require_positive(const char* what, int64_t value) {
+  if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
+}
+
+void check_inputs(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
+                  const PlanOptions& options) {
+  if (rank < 0 || rank >= placement.world()) {
+    throw InvalidArgument(text("rank must lie in 0..", placement.world() - 1, ", got ", rank));
+  }
+  if (counts.world() != placement.world() || counts.experts() != placement.experts()) {
+    throw InvalidArgument(text("counts are [", counts.world(), ", ", counts.experts(), "], the placement needs [",
+                               placement.world(), ", ", placement.experts(), "]"));
+  }
+  require_positive("n", n);
+  if (n > std::numeric_limits<int32_t>::max()) throw InvalidArgument(text("n must be below 2^31, got ", n));
+  require_positive("tile_m", options.tile_m);
+  require_positive("tile_n", options.tile_n);
+  require_positive("bands_per_segment", options.bands_per_segment);
+  require_positive("group", options.group);
+}
+
+}  // namespace
+
+const Run& Plan::run(int32_t expert, int32_t owner) const {
+  const PlanData& plan = *data_;
+  const int32_t begin = plan.placement.begin(plan.rank), end = plan.placement.end(plan.rank);
+  if (expert < begin || expert >= end || owner < 0 || owner >= world()) {
+    throw InvalidArgument(text("rank ", plan.rank, " of ", world(), " hosts the experts ", begin, "..", end - 1,
+                               ", got expert ", expert, " and owner ", owner));
+  }
+  const int64_t position = position_of(plan.rank, owner, world());
+  return plan.runs[static_cast<size_t>(int64_t{expert - begin} * world() + position)];
+}
+
+std::string Plan::repr() const {
+  const PlanData& plan = *data_;
+  return text("Plan(rank=", plan.rank, " of ", world(), ", n=", plan.n, ", experts=", plan.experts.size(),
+              ", valid_rows=", plan.valid_rows, ", gemm_rows=", plan.gemm_rows, ", bands=", bands(),
+              ", segments=", plan.segments.size(), ", ", tileoverlap::repr(plan.options), ")");
+}
+
+Plan make_plan(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
+               const PlanOptions& options) {
+  check_inputs(placement, rank, counts, n, options);
+  auto plan = std::make_shared<PlanData>(
+      PlanData{.placement = placement, .rank = rank, .n = static_cast<int32_t>(n), .options = options});
+  plan->tiles_n = static_cast<int32_t>(ceil_div(n, options.tile_n));
+  build::lay_out_rows(counts, *plan);
+  build::locate_own_copies(counts, *plan);
+  build::schedule_bands(*plan);
+  build::cut_segments(*plan);
+  return Plan(std::move(plan));
+}
+
+}  // namespace tileoverlap
