@@ -2,6 +2,7 @@
 // Everything public, stage by stage: routing -> plan -> dispatch -> produce -> consume -> reduce, over a transport,
 // tied together by execute.
 
+#include "tileoverlap/core/borrowed_tensor.hpp"
 #include "tileoverlap/core/dtype.hpp"
 #include "tileoverlap/core/env.hpp"
 #include "tileoverlap/core/error.hpp"

@@ -31,18 +31,8 @@ std::string device_text(DLDevice device) {
 }
 
 bool matches(DLDataType dtype, DType wanted) {
-  const auto code = [&] {
-    switch (wanted) {
-      case DType::kBFloat16:
-        return kDLBfloat;
-      case DType::kInt32:
-      case DType::kInt64:
-        return kDLInt;
-      default:
-        return kDLFloat;
-    }
-  }();
-  return dtype.lanes == 1 && dtype.code == code && dtype.bits == 8 * size_of(wanted);
+  const DLDataType needed = dl_dtype(wanted);
+  return dtype.code == needed.code && dtype.bits == needed.bits && dtype.lanes == needed.lanes;
 }
 
 DType check_dtype(const DLTensor& tensor, const TensorSpec& spec) {
@@ -103,6 +93,21 @@ void check_strides(const DLTensor& tensor, const TensorSpec& spec, TensorView& v
 }
 
 }  // namespace
+
+DLDataType dl_dtype(DType dtype) {
+  const auto code = [&] {
+    switch (dtype) {
+      case DType::kBFloat16:
+        return kDLBfloat;
+      case DType::kInt32:
+      case DType::kInt64:
+        return kDLInt;
+      default:
+        return kDLFloat;
+    }
+  }();
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * size_of(dtype)), 1};
+}
 
 std::string describe(const DLTensor& tensor) {
   return text(dtype_text(tensor.dtype), " ", shape_text(tensor.shape, tensor.ndim), " on ",

@@ -41,12 +41,26 @@ void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns) {
   if (timeout_ns == 0) timeout_ns = env.timeout_ns;
 }
 
-std::string common_terms(const CommonOptions& options, const CpuFaults& faults) {
+EngineOptions engine_options(const CommonOptions& options, const std::string& terms, const CpuFaults& faults,
+                             bool record_timeline) {
   std::string begins;
   for (const int32_t begin : options.placement->expert_begin()) begins += text(begins.empty() ? "" : ",", begin);
-  return text("placement=[", begins, "] dtype=", name(options.dtype), " top_k=", options.top_k,
-              " max_tokens=", options.max_tokens, " tile_m=", options.plan->tile_m, " tile_n=", options.plan->tile_n,
-              " layout=", name(options.plan->layout), " first_epoch=", faults.first_epoch);
+  return {.placement = *options.placement,
+          .dtype = options.dtype,
+          .k = 0,
+          .n = 0,
+          .capacity = {.max_tokens = options.max_tokens, .top_k = options.top_k},
+          .plan = *options.plan,
+          .input_width = 0,
+          .first_width = 0,
+          .timeout_ns = options.timeout_ns,
+          .warmup_timeout_ns = options.warmup_timeout_ns,
+          .record_timeline = record_timeline,
+          // Words without blanks: Transport::allocate names those that differ.
+          .terms = text(terms, " placement=[", begins, "] dtype=", name(options.dtype), " top_k=", options.top_k,
+                        " max_tokens=", options.max_tokens, " tile_m=", options.plan->tile_m,
+                        " tile_n=", options.plan->tile_n, " layout=", name(options.plan->layout),
+                        " first_epoch=", faults.first_epoch)};
 }
 
 TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weights, const TensorArg& out, DType dtype,

@@ -25,12 +25,24 @@ struct CommonOptions {
 };
 void check_common(const CommonOptions& options, const Transport& transport);
 
+template <class Options>  // SessionOptions or LayerOptions
+CommonOptions common(const Options& options) {
+  return {.placement = &options.placement,
+          .dtype = options.dtype,
+          .top_k = options.top_k,
+          .max_tokens = options.max_tokens,
+          .plan = &options.plan,
+          .timeout_ns = options.timeout_ns,
+          .warmup_timeout_ns = options.warmup_timeout_ns};
+}
+
 // Sets `timeout_ns` and `warmup_timeout_ns` where they are 0, from the environment; a limit that the caller chose
 // holds for the first call, too.
 void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns);
 
-// "placement=[0,2,4] dtype=bfloat16 ...": words without blanks, for Transport::allocate.
-std::string common_terms(const CommonOptions& options, const CpuFaults& faults);
+// Engine options as far as sessions and layers agree. `terms` says what only one of them has.
+EngineOptions engine_options(const CommonOptions& options, const std::string& terms, const CpuFaults& faults,
+                             bool record_timeline);
 
 // The tensors that every call has; T is taken from topk_ids.
 struct TokenTensors {

@@ -7,16 +7,6 @@
 namespace tileoverlap {
 namespace {
 
-CommonOptions common(const LayerOptions& options) {
-  return {.placement = &options.placement,
-          .dtype = options.dtype,
-          .top_k = options.top_k,
-          .max_tokens = options.max_tokens,
-          .plan = &options.plan,
-          .timeout_ns = options.timeout_ns,
-          .warmup_timeout_ns = options.warmup_timeout_ns};
-}
-
 LayerOptions checked(LayerOptions options, const Transport& transport) {
   check_common(common(options), transport);
   check_row_bytes("hidden", options.hidden, options.dtype);
@@ -37,19 +27,13 @@ int64_t up_width(const LayerOptions& options) {
 }
 
 EngineOptions engine_options(const LayerOptions& options, const CpuFaults& faults) {
-  return {.placement = options.placement,
-          .dtype = options.dtype,
-          .k = options.inner,
-          .n = options.hidden,
-          .capacity = {.max_tokens = options.max_tokens, .top_k = options.top_k},
-          .plan = options.plan,
-          .input_width = input_width(options),
-          .first_width = has_first_projection(options) ? up_width(options) : 0,
-          .timeout_ns = options.timeout_ns,
-          .warmup_timeout_ns = options.warmup_timeout_ns,
-          .record_timeline = options.record_timeline,
-          .terms = text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner,
-                        ' ', common_terms(common(options), faults))};
+  const std::string terms = text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner);
+  EngineOptions engine = engine_options(common(options), terms, faults, options.record_timeline);
+  engine.k = options.inner;
+  engine.n = options.hidden;
+  engine.input_width = input_width(options);
+  engine.first_width = has_first_projection(options) ? up_width(options) : 0;
+  return engine;
 }
 
 struct CheckedCall {

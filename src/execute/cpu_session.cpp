@@ -7,16 +7,6 @@
 namespace tileoverlap {
 namespace {
 
-CommonOptions common(const SessionOptions& options) {
-  return {.placement = &options.placement,
-          .dtype = options.dtype,
-          .top_k = options.top_k,
-          .max_tokens = options.max_tokens,
-          .plan = &options.plan,
-          .timeout_ns = options.timeout_ns,
-          .warmup_timeout_ns = options.warmup_timeout_ns};
-}
-
 SessionOptions checked(SessionOptions options, const Transport& transport) {
   check_common(common(options), transport);
   check_row_bytes("k", options.k, options.dtype);
@@ -26,18 +16,11 @@ SessionOptions checked(SessionOptions options, const Transport& transport) {
 }
 
 EngineOptions engine_options(const SessionOptions& options, const CpuFaults& faults) {
-  return {.placement = options.placement,
-          .dtype = options.dtype,
-          .k = options.k,
-          .n = options.n,
-          .capacity = {.max_tokens = options.max_tokens, .top_k = options.top_k},
-          .plan = options.plan,
-          .input_width = 0,
-          .first_width = 0,
-          .timeout_ns = options.timeout_ns,
-          .warmup_timeout_ns = options.warmup_timeout_ns,
-          .record_timeline = options.record_timeline,
-          .terms = text("session k=", options.k, " n=", options.n, ' ', common_terms(common(options), faults))};
+  EngineOptions engine = engine_options(common(options), text("session k=", options.k, " n=", options.n), faults,
+                                        options.record_timeline);
+  engine.k = options.k;
+  engine.n = options.n;
+  return engine;
 }
 
 class CpuSession final : public Session {

@@ -75,7 +75,8 @@ struct WaitRecord {
 TILEOVERLAP_API std::string describe(const WaitRecord& record);
 TILEOVERLAP_API const char* stage_of(WaitFor what);  // the stage's folder name: "consume", "reduce", ...
 
-// A bounded wait reached its limit, on this rank or (then `reported_by` differs from `rank`) on a peer that told us.
+// A bounded wait reached its limit: on the rank it is raised on, or (then raised_on() differs from record().rank) on a
+// peer that told this one.
 class TILEOVERLAP_API WaitTimeout : public Error {
  public:
   WaitTimeout(const WaitRecord& record, int32_t raised_on);

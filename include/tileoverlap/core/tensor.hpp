@@ -13,8 +13,8 @@
 
 namespace tileoverlap {
 
-// A tensor as the caller hands it in. Borrows: the DLTensor's memory must stay valid and unchanged until the call
-// that took it has completed (Session::synchronize, or the stream's work for GPU executors).
+// A tensor as the caller hands it in. Borrows: the DLTensor itself is read at once, the memory it names must stay
+// valid and unchanged until the call has completed (Session::synchronize, or the stream's work for GPU executors).
 struct TensorArg {
   const DLTensor* tensor = nullptr;
   bool read_only = false;
@@ -62,6 +62,8 @@ struct TensorView {
 TILEOVERLAP_API TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec);
 
 TILEOVERLAP_API std::string describe(const DLTensor& tensor);  // "float32 [4, 256] on cpu:0"
+
+TILEOVERLAP_API DLDataType dl_dtype(DType dtype);
 
 // Memory ranges of two checked tensors, for refusing an output that overlaps an input.
 TILEOVERLAP_API bool overlaps(const TensorView& a, const TensorView& b);

@@ -21,7 +21,7 @@ struct CpuFaults {
 struct CpuOptions {
   int32_t producer_threads = 1;  // a rank, > 0
   int32_t consumer_threads = 1;  // a rank, > 0
-  CpuFaults faults;
+  CpuFaults faults = {};
 };
 
 // Errors: InvalidArgument. Results do not depend on the options.

@@ -33,7 +33,7 @@ struct LayerOptions {
   int64_t inner = 0;   // depth of the returned GEMM; likewise
   int32_t top_k = 0;
   int64_t max_tokens = 0;  // on any one rank; no alignment asked for
-  PlanOptions plan;
+  PlanOptions plan = {};
   int64_t timeout_ns = 0;         // as in SessionOptions
   int64_t warmup_timeout_ns = 0;
   bool record_timeline = false;
@@ -41,12 +41,12 @@ struct LayerOptions {
 
 // The tensors of one call on one rank. All borrowed until the call has completed.
 struct LayerArgs {
-  TensorArg x;             // [T, width of x]
-  TensorArg topk_ids;      // [T, k] int32 or int64, -1 = no copy
-  TensorArg topk_weights;  // [T, k] float32
-  TensorArg up;            // [experts on this rank, inner or 2 * inner, hidden]; none for kSingle
-  TensorArg down;          // [experts on this rank, hidden, inner]
-  TensorArg out;           // [T, hidden]: written; tokens without a copy become zero
+  TensorArg x = {};             // [T, width of x]
+  TensorArg topk_ids = {};      // [T, k] int32 or int64, -1 = no copy
+  TensorArg topk_weights = {};  // [T, k] float32
+  TensorArg up = {};            // [experts on this rank, inner or 2 * inner, hidden]; none for kSingle
+  TensorArg down = {};          // [experts on this rank, hidden, inner]
+  TensorArg out = {};           // [T, hidden]: written; tokens without a copy become zero
   RunMode mode = RunMode::kOverlapped;
 };
 

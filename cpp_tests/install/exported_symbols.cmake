@@ -1,0 +1,27 @@
+# cmake -DNM= -DLIBRARY= -P: the shared library exports names of namespace tileoverlap and nothing else of ours.
+#
+# Let through besides: weak and unique definitions of std's templates, which every C++ library carries.
+
+execute_process(COMMAND ${NM} -DC --defined-only ${LIBRARY} OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE ";" "," lines "${lines}")
+string(REPLACE "\n" ";" lines "${lines}")
+set(ours 0)
+foreach(line IN LISTS lines)
+  if(line STREQUAL "")
+    continue()
+  elseif(NOT line MATCHES "^[0-9a-f]+ ([A-Za-z]) (.*)$")
+    message(FATAL_ERROR "cannot read this line of nm: ${line}")
+  endif()
+  set(kind ${CMAKE_MATCH_1})
+  set(name "${CMAKE_MATCH_2}")
+  string(REGEX REPLACE "^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )" "" name "${name}")
+  if(name MATCHES "^tileoverlap::")
+    math(EXPR ours "${ours} + 1")
+  elseif(NOT (kind MATCHES "^[WVu]$" AND name MATCHES "^([a-z ]+ )?(std|__gnu_cxx)::"))
+    message(SEND_ERROR "exported, but not of namespace tileoverlap: ${line}")
+  endif()
+endforeach()
+message("${ours} names of namespace tileoverlap")
+if(ours EQUAL 0)
+  message(FATAL_ERROR "${LIBRARY} exports nothing of namespace tileoverlap")
+endif()

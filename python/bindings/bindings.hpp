@@ -1,0 +1,18 @@
+#pragma once
+// The parts of the extension module, one file a stage. They hold no logic: what both languages need is in C++, what
+// only Python needs is in Python.
+
+#include <nanobind/nanobind.h>
+
+namespace tileoverlap::python {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& module);
+void bind_tensor(nb::module_& module);
+void bind_routing(nb::module_& module);
+void bind_plan(nb::module_& module);
+void bind_transport(nb::module_& module);
+void bind_execute(nb::module_& module);
+
+}  // namespace tileoverlap::python

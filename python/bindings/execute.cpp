@@ -1,0 +1,174 @@
+// Executors, sessions, layers and what they record. Everything that may wait gives up the GIL.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "tensor.hpp"
+#include "tileoverlap/execute/cpu_executor.hpp"
+#include "tileoverlap/execute/executor.hpp"
+
+namespace tileoverlap::python {
+namespace {
+
+using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
+
+void bind_timeline(nb::module_& module) {
+  nb::list spans;
+  for (int32_t span = 0; span <= static_cast<int32_t>(Span::kReduce); ++span) {
+    spans.append(nb::str(name(static_cast<Span>(span))));
+  }
+  module.attr("spans") = spans;
+  module.attr("event_layout") = StructLayout(sizeof(TimelineEvent))
+                                    .TILEOVERLAP_FIELD(TimelineEvent, span)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, rank)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, worker)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, item)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, peer)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, begin_ns)
+                                    .TILEOVERLAP_FIELD(TimelineEvent, end_ns)
+                                    .done();
+  nb::class_<Timeline>(module, "Timeline")
+      .def("events", [](nb::handle self) { return bytes_of(nb::cast<const Timeline&>(self).events, self); })
+      .def_ro("worker_names", &Timeline::worker_names);
+  nb::class_<OverlapTimes>(module, "OverlapTimes")
+      .def_ro("first_ns", &OverlapTimes::first_ns)
+      .def_ro("gemm_end_ns", &OverlapTimes::gemm_end_ns)
+      .def_ro("landed_ns", &OverlapTimes::landed_ns);
+  module.def(
+      "to_chrome_trace", [](const std::vector<Timeline>& timelines) { return to_chrome_trace(timelines); },
+      nb::arg("timelines"));
+  module.def(
+      "overlap_times", [](const std::vector<Timeline>& timelines) { return overlap_times(timelines); },
+      nb::arg("timelines"));
+}
+
+void bind_session(nb::module_& module) {
+  nb::class_<Session>(module, "Session")
+      .def(
+          "run",
+          [](Session& self, const Plan& plan, const Tensor& rows, const Tensor& weights, const Tensor& topk_ids,
+             const Tensor& topk_weights, const Tensor& out, RunMode mode) {
+            self.run(plan, {.rows = rows.arg(),
+                            .weights = weights.arg(),
+                            .topk_ids = topk_ids.arg(),
+                            .topk_weights = topk_weights.arg(),
+                            .out = out.arg(),
+                            .mode = mode});
+          },
+          WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("topk_ids"),
+          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"))
+      .def("synchronize", &Session::synchronize, WithoutGil())
+      .def("check", &Session::check)
+      .def_prop_ro("rank", &Session::rank)
+      .def_prop_ro("epoch", &Session::epoch)
+      .def("sizes", &Session::sizes)
+      .def("timeline", &Session::timeline)
+      .def("__repr__", &Session::repr);
+}
+
+void bind_layer(nb::module_& module) {
+  nb::class_<MoeLayer>(module, "MoeLayer")
+      .def(
+          "forward",
+          [](MoeLayer& self, const Tensor* x, const Tensor* topk_ids, const Tensor* topk_weights, const Tensor* up,
+             const Tensor* down, const Tensor* out, RunMode mode) {
+            self.forward({.x = arg_of(x),
+                          .topk_ids = arg_of(topk_ids),
+                          .topk_weights = arg_of(topk_weights),
+                          .up = arg_of(up),
+                          .down = arg_of(down),
+                          .out = arg_of(out),
+                          .mode = mode});
+          },
+          WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(),
+          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"))
+      .def("synchronize", &MoeLayer::synchronize, WithoutGil())
+      .def("check", &MoeLayer::check)
+      .def_prop_ro("rank", &MoeLayer::rank)
+      .def_prop_ro("epoch", &MoeLayer::epoch)
+      .def("sizes", &MoeLayer::sizes)
+      .def("timeline", &MoeLayer::timeline)
+      .def("__repr__", &MoeLayer::repr);
+}
+
+void bind_executor(nb::module_& module) {
+  nb::class_<Executor>(module, "Executor")
+      .def(
+          "prepare",
+          [](Executor& self, const Placement& placement, const std::string& dtype, int64_t k, int64_t n, int32_t top_k,
+             int64_t max_tokens, const PlanOptions& plan, int64_t timeout_ns, int64_t warmup_timeout_ns,
+             bool record_timeline) {
+            return self.prepare({.placement = placement,
+                                 .dtype = parse_dtype(dtype),
+                                 .k = k,
+                                 .n = n,
+                                 .top_k = top_k,
+                                 .max_tokens = max_tokens,
+                                 .plan = plan,
+                                 .timeout_ns = timeout_ns,
+                                 .warmup_timeout_ns = warmup_timeout_ns,
+                                 .record_timeline = record_timeline});
+          },
+          nb::keep_alive<0, 1>(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"), nb::arg("k"), nb::arg("n"),
+          nb::arg("top_k"), nb::arg("max_tokens"), nb::arg("plan"), nb::arg("timeout_ns"), nb::arg("warmup_timeout_ns"),
+          nb::arg("record_timeline"))
+      .def(
+          "prepare_layer",
+          [](Executor& self, const Placement& placement, const std::string& dtype, const std::string& expert,
+             int64_t hidden, int64_t inner, int32_t top_k, int64_t max_tokens, const PlanOptions& plan,
+             int64_t timeout_ns, int64_t warmup_timeout_ns, bool record_timeline) {
+            return self.prepare_layer({.placement = placement,
+                                       .dtype = parse_dtype(dtype),
+                                       .expert = parse_expert_kind(expert),
+                                       .hidden = hidden,
+                                       .inner = inner,
+                                       .top_k = top_k,
+                                       .max_tokens = max_tokens,
+                                       .plan = plan,
+                                       .timeout_ns = timeout_ns,
+                                       .warmup_timeout_ns = warmup_timeout_ns,
+                                       .record_timeline = record_timeline});
+          },
+          nb::keep_alive<0, 1>(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"), nb::arg("expert"),
+          nb::arg("hidden"), nb::arg("inner"), nb::arg("top_k"), nb::arg("max_tokens"), nb::arg("plan"),
+          nb::arg("timeout_ns"), nb::arg("warmup_timeout_ns"), nb::arg("record_timeline"))
+      .def("__repr__", &Executor::repr);
+
+  module.def(
+      "make_cpu_executor",
+      [](std::shared_ptr<Transport> transport, int32_t producer_threads, int32_t consumer_threads,
+         uint64_t shuffle_seed, int32_t max_delay_us, int32_t withhold_band, bool poison, uint64_t first_epoch) {
+        return make_cpu_executor(std::move(transport), {.producer_threads = producer_threads,
+                                                        .consumer_threads = consumer_threads,
+                                                        .faults = {.shuffle_seed = shuffle_seed,
+                                                                   .max_delay_us = max_delay_us,
+                                                                   .withhold_band = withhold_band,
+                                                                   .poison = poison,
+                                                                   .first_epoch = first_epoch}});
+      },
+      nb::arg("transport"), nb::kw_only(), nb::arg("producer_threads"), nb::arg("consumer_threads"),
+      nb::arg("shuffle_seed"), nb::arg("max_delay_us"), nb::arg("withhold_band"), nb::arg("poison"),
+      nb::arg("first_epoch"));
+}
+
+}  // namespace
+
+void bind_execute(nb::module_& module) {
+  nb::enum_<RunMode>(module, "RunMode").value("overlapped", RunMode::kOverlapped).value("serial", RunMode::kSerial);
+  bind_timeline(module);
+  bind_session(module);
+  bind_layer(module);
+  bind_executor(module);
+}
+
+}  // namespace tileoverlap::python

@@ -1,0 +1,7 @@
+"""python -m tileoverlap"""
+
+import sys
+
+from tileoverlap.cli import main
+
+sys.exit(main())

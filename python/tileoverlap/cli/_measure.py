@@ -1,0 +1,254 @@
+"""One MoE layer on ranks of this process, run again and again and compared with the float64
+reference."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tileoverlap import reference
+from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
+from tileoverlap.cli._workload import Workload
+from tileoverlap.execute import MODES, CpuExecutor, MoeLayer
+from tileoverlap.progress import Progress
+from tileoverlap.timeline import Timeline, overlap_times
+from tileoverlap.transport import World
+
+__all__ = ["Case", "Measured", "OperatorTimes", "measure"]
+
+Values = Any  # a float array or a Bf16Array
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run."""
+
+    workload: Workload
+    hidden: int
+    inner: int
+    dtype: str
+    expert: str
+    plan: dict[str, Any]
+    producer_threads: int
+    consumer_threads: int
+    iterations: int
+    timeout_s: float
+
+    @property
+    def input_width(self) -> int:
+        return self.inner if self.expert == "single" else self.hidden
+
+    @property
+    def up_rows(self) -> int:
+        """Output rows of the first projection; 0 where there is none."""
+        return {"single": 0, "gelu": self.inner, "silu_gate": 2 * self.inner}[self.expert]
+
+
+@dataclass
+class OperatorTimes:
+    """Times of one mode, ns, one entry an iteration; the slowest rank counts."""
+
+    layer: list[int] = field(default_factory=list)
+    """From the first rank's call to the last rank's completion."""
+    gemm: list[int] = field(default_factory=list)
+    """First tile to last tile."""
+    after_gemm: list[int] = field(default_factory=list)
+    """Last tile to last landed row: all of the return in serial mode, what is not hidden in
+    overlapped mode."""
+    operator: list[int] = field(default_factory=list)
+    """First tile to last landed row."""
+
+
+@dataclass
+class Measured:
+    """What came out."""
+
+    times: dict[str, OperatorTimes]
+    bit_equal: bool
+    comparison: reference.Comparison
+    timelines: list[Timeline]
+    """Of the last overlapped call, by rank."""
+
+    def median_ms(self, mode: str, what: str) -> float:
+        values: list[int] = getattr(self.times[mode], what)
+        return median(values) / 1e6
+
+    def overlap_ratios(self) -> tuple[float | None, float | None]:
+        """(timeline, wall), as defined for the operator; None where nothing is sent."""
+        alone = self.median_ms("serial", "after_gemm")
+        if alone <= 0:
+            return None, None
+        timeline = 1 - self.median_ms("overlapped", "after_gemm") / alone
+        saved = self.median_ms("serial", "gemm") + alone - self.median_ms("overlapped", "operator")
+        return timeline, saved / alone
+
+
+def measure(case: Case) -> Measured:
+    """Runs `case`: one warm-up in each mode, then the iterations, overlapped and serial in turn.
+
+    Every iteration moves all tokens on by one row, so that what an earlier one left behind is
+    wrong.
+    """
+    world = case.workload.placement.world
+    steps = 1 + len(MODES) * (case.iterations + 1)
+    with ExitStack() as stack:
+        layers = [stack.enter_context(layer) for layer in _prepare(case)]
+        progress = stack.enter_context(Progress(steps, "reference"))
+        data = _Data(case)
+        wanted = reference.layer(
+            data.x,
+            [part.ids for part in case.workload.routed],
+            [part.weights for part in case.workload.routed],
+            up=data.up,
+            down=data.down,
+            expert=case.expert,
+        )
+        progress.step("layer")
+        result = Measured(
+            {mode: OperatorTimes() for mode in MODES},
+            True,
+            reference.Comparison(0.0, 0.0, True),
+            [],
+        )
+        for iteration in range(case.iterations + 1):
+            bits = {}
+            for mode in MODES:
+                out = _run(case, layers, data, iteration, mode, result if iteration else None)
+                moved = [np.roll(part, iteration, axis=0) for part in wanted]
+                result.comparison = _worse(
+                    result.comparison, reference.compare(out, moved, case.dtype)
+                )
+                bits[mode] = [_bits(part) for part in out]
+                if mode == "overlapped":
+                    result.timelines = [layer.timeline() for layer in layers]
+                progress.step()
+            result.bit_equal &= all(
+                np.array_equal(bits["overlapped"][rank], bits["serial"][rank])
+                for rank in range(world)
+            )
+    return result
+
+
+class _Data:
+    """Random tensors of all ranks."""
+
+    def __init__(self, case: Case) -> None:
+        rng = np.random.default_rng(case.workload.seed)
+        self._dtype = case.dtype
+        experts = case.workload.placement.experts
+        self.x = [
+            self._normal(rng, (len(part.ids), case.input_width), 1.0)
+            for part in case.workload.routed
+        ]
+        # Scaled so that rows keep their size through both projections.
+        self.up = (
+            self._normal(rng, (experts, case.up_rows, case.hidden), case.hidden**-0.5)
+            if case.up_rows
+            else None
+        )
+        self.down = self._normal(rng, (experts, case.hidden, case.inner), case.inner**-0.5)
+
+    def _normal(self, rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Values:
+        values = rng.standard_normal(shape, np.float32) * np.float32(scale)
+        return (
+            to_bfloat16(values)
+            if self._dtype == "bfloat16"
+            else values.astype(self._dtype, copy=False)
+        )
+
+
+def _prepare(case: Case) -> list[MoeLayer]:
+    placement = case.workload.placement
+    world = World(placement.world)
+    most = max(len(part.ids) for part in case.workload.routed)
+    return [
+        CpuExecutor(
+            transport,
+            producer_threads=case.producer_threads,
+            consumer_threads=case.consumer_threads,
+        ).prepare_layer(
+            placement=placement,
+            dtype=case.dtype,
+            expert=case.expert,
+            hidden=case.hidden,
+            inner=case.inner,
+            top_k=case.workload.top_k,
+            max_tokens=most,
+            timeout_s=case.timeout_s,
+            record_timeline=True,
+            **case.plan,
+        )
+        for transport in world.transports
+    ]
+
+
+def _run(
+    case: Case,
+    layers: list[MoeLayer],
+    data: _Data,
+    iteration: int,
+    mode: str,
+    result: Measured | None,
+) -> list[Values]:
+    inputs = []
+    for rank, part in enumerate(case.workload.routed):
+        experts = case.workload.placement.experts_of(rank)
+        mine = slice(experts.start, experts.stop)
+        inputs.append(
+            {
+                "x": _roll(data.x[rank], iteration),
+                "topk_ids": np.roll(part.ids, iteration, axis=0),
+                "topk_weights": np.roll(part.weights, iteration, axis=0),
+                "up": None if data.up is None else data.up[mine],
+                "down": data.down[mine],
+                "out": _not_a_number((len(part.ids), case.hidden), case.dtype),
+            }
+        )
+    begin = time.perf_counter_ns()
+    for layer, tensors in zip(layers, inputs, strict=True):
+        layer.forward(**tensors, mode=mode)
+    for layer in layers:
+        layer.synchronize()
+    elapsed = time.perf_counter_ns() - begin
+    if result is not None:
+        _record(result.times[mode], elapsed, layers)
+    return [tensors["out"] for tensors in inputs]
+
+
+def _record(times: OperatorTimes, elapsed: int, layers: list[MoeLayer]) -> None:
+    by_rank = [overlap_times([layer.timeline()]) for layer in layers]
+    times.layer.append(elapsed)
+    times.gemm.append(max(max(t.gemm_end_ns - t.first_ns, 0) for t in by_rank))
+    times.after_gemm.append(max(max(t.landed_ns - t.gemm_end_ns, 0) for t in by_rank))
+    times.operator.append(max(max(t.gemm_end_ns, t.landed_ns) - t.first_ns for t in by_rank))
+
+
+def _roll(values: Values, by: int) -> Values:
+    if isinstance(values, Bf16Array):
+        return Bf16Array(np.roll(values.bits, by, axis=0))
+    return np.roll(values, by, axis=0)
+
+
+def _not_a_number(shape: tuple[int, int], dtype: str) -> Values:
+    if dtype == "bfloat16":
+        return Bf16Array(np.full(shape, 0x7FC0, np.uint16))
+    return np.full(shape, np.nan, dtype)
+
+
+def _bits(values: Values) -> npt.NDArray[Any]:
+    if isinstance(values, Bf16Array):
+        return values.bits
+    bits: npt.NDArray[Any] = values.view(f"u{values.dtype.itemsize}")
+    return bits
+
+
+def _worse(a: reference.Comparison, b: reference.Comparison) -> reference.Comparison:
+    return reference.Comparison(
+        max(a.per_token, b.per_token), max(a.relative_l2, b.relative_l2), a.ok and b.ok
+    )

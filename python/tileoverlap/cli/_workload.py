@@ -1,0 +1,158 @@
+"""The arguments that say what is routed where, shared by plan and run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, NamedTuple
+
+from tileoverlap._dlpack import TensorLike
+from tileoverlap.cli._parser import UsageError, choice, count
+from tileoverlap.counts import RouteCounts, count_routes
+from tileoverlap.placement import Placement
+from tileoverlap.plan import LAYOUTS
+from tileoverlap.routing import MODES, Routed, route
+from tileoverlap.trace import load_trace, quick_trace_path
+
+__all__ = ["Workload", "add_plan_arguments", "add_routing_arguments", "load_workload"]
+
+QUICK = "quick"
+_DEFAULT_EXPERTS = 64
+_DEFAULT_TOP_K = 6
+_DEFAULT_TOKENS = 512
+
+
+class Workload(NamedTuple):
+    """Who goes where."""
+
+    placement: Placement
+    routed: list[Routed]
+    counts: RouteCounts
+    routing: str
+    top_k: int
+    seed: int
+
+
+def add_routing_arguments(parser: argparse.ArgumentParser, default_routing: str) -> None:
+    """--ranks --experts --top-k --tokens --routing --trace-layer --seed"""
+    parser.add_argument("--ranks", type=count(), default=4, metavar="W", help="ranks")
+    parser.add_argument(
+        "--experts",
+        type=count(),
+        metavar="E",
+        help=f"experts of all ranks, {_DEFAULT_EXPERTS} unless given; they need not divide by the ranks",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=count(high=1024),
+        metavar="K",
+        help=f"copies of a token; unless given the columns of a trace, else {_DEFAULT_TOP_K}",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=count(0),
+        metavar="T",
+        help=f"tokens on each rank; unless given {_DEFAULT_TOKENS}, or all of a trace that is shorter",
+    )
+    parser.add_argument(
+        "--routing",
+        default=default_routing,
+        metavar="MODE",
+        help=f"{', '.join(MODES)}, {QUICK} (the small simulated trace that comes with the package), or an npz file "
+        "with keys <name>/layerNN/ids [T, k] and, where known, <name>/layerNN/weights",
+    )
+    parser.add_argument(
+        "--trace-layer",
+        type=count(0),
+        metavar="NN",
+        help="layer of the trace; not needed where it holds one",
+    )
+    parser.add_argument(
+        "--seed", type=count(0, 2**63 - 1), default=0, metavar="N", help="of everything random"
+    )
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """--layout --tile-m --tile-n --bands-per-segment --group"""
+    parser.add_argument(
+        "--layout", type=choice(LAYOUTS), default="compact", metavar="L", help=" or ".join(LAYOUTS)
+    )
+    parser.add_argument(
+        "--tile-m", type=count(), default=128, metavar="ROWS", help="rows of an output tile"
+    )
+    parser.add_argument(
+        "--tile-n", type=count(), default=128, metavar="COLS", help="columns of an output tile"
+    )
+    parser.add_argument(
+        "--bands-per-segment", type=count(), default=1, metavar="N", help="bands sent in one go"
+    )
+    parser.add_argument(
+        "--group",
+        type=count(),
+        default=8,
+        metavar="N",
+        help="most bands whose tiles are interleaved",
+    )
+
+
+def plan_keywords(options: argparse.Namespace) -> dict[str, Any]:
+    """What add_plan_arguments read, as make_plan takes it."""
+    return {
+        "tile": (options.tile_m, options.tile_n),
+        "layout": options.layout,
+        "bands_per_segment": options.bands_per_segment,
+        "group": options.group,
+    }
+
+
+def load_workload(options: argparse.Namespace, experts: int | None = None) -> Workload:
+    """Routes the tokens. Raises UsageError or InvalidArgument."""
+    total = experts or options.experts or _DEFAULT_EXPERTS
+    placement = Placement.even(world=options.ranks, experts=total)
+    if options.routing in MODES:
+        routed = _simulated(options, placement)
+    else:
+        routed = _recorded(options, total)
+    ids: list[TensorLike] = [part.ids for part in routed]
+    return Workload(
+        placement,
+        routed,
+        count_routes(placement, ids),
+        options.routing,
+        routed[0].ids.shape[1],
+        options.seed,
+    )
+
+
+def _simulated(options: argparse.Namespace, placement: Placement) -> list[Routed]:
+    if options.trace_layer is not None:
+        raise UsageError(f"argument --trace-layer: {options.routing} is no trace and has no layers")
+    return route(
+        options.routing,
+        placement=placement,
+        tokens=_DEFAULT_TOKENS if options.tokens is None else options.tokens,
+        top_k=_DEFAULT_TOP_K if options.top_k is None else options.top_k,
+        seed=options.seed,
+    )
+
+
+def _recorded(options: argparse.Namespace, experts: int) -> list[Routed]:
+    path = str(quick_trace_path()) if options.routing == QUICK else options.routing
+    if options.routing != QUICK and not path.endswith(".npz") and not os.path.exists(path):
+        raise UsageError(
+            f"argument --routing: must be {', '.join(MODES)}, {QUICK} or an npz file, got "
+            f"'{options.routing}'"
+        )
+    routed = load_trace(
+        path,
+        ranks=options.ranks,
+        experts=experts,
+        layer=options.trace_layer,
+        tokens=options.tokens,
+        top_k=options.top_k,
+    )
+    if options.tokens is None:
+        return [
+            Routed(part.ids[:_DEFAULT_TOKENS], part.weights[:_DEFAULT_TOKENS]) for part in routed
+        ]
+    return routed

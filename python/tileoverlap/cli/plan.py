@@ -1,0 +1,196 @@
+"""tileoverlap plan: draws where rows lie, in which order tiles are computed, and what is sent
+when."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from tileoverlap import plotting
+from tileoverlap.cli import _draw
+from tileoverlap.cli._output import OutputFile, print_json
+from tileoverlap.cli._parser import UsageError, choice, count
+from tileoverlap.cli._workload import (
+    Workload,
+    add_plan_arguments,
+    add_routing_arguments,
+    load_workload,
+    plan_keywords,
+)
+from tileoverlap.execute import DTYPES
+from tileoverlap.plan import LAYOUTS, Plan, make_plan, tile_arrays
+
+__all__ = ["add_parser"]
+
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the argument parser."""
+    parser = commands.add_parser(
+        "plan",
+        help="draw the layout, tile order and segments of a plan",
+        description="Draws one rank's plan as text, and as a picture, and says how many GEMM rows each layout needs.",
+    )
+    add_routing_arguments(parser, default_routing="balanced")
+    parser.add_argument(
+        "--experts-per-rank", type=count(), metavar="E", help="instead of --experts"
+    )
+    parser.add_argument(
+        "--hidden", type=count(), default=4096, metavar="N", help="elements of a returned row"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=choice(DTYPES),
+        default="bfloat16",
+        metavar="D",
+        help=" or ".join(DTYPES) + ", for the bytes",
+    )
+    add_plan_arguments(parser)
+    parser.add_argument("--rank", type=count(0), default=0, metavar="R", help="whose plan is drawn")
+    parser.add_argument(
+        "--limit", type=count(), default=12, metavar="N", help="most lines of each part"
+    )
+    parser.add_argument("--all", action="store_true", help="all lines of each part")
+    parser.add_argument(
+        "--tile-arrays", action="store_true", help="list the paper's arrays by tile id, too"
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        help="draw into this file (.png, .svg or .pdf; needs matplotlib)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.set_defaults(command=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    if options.experts is not None and options.experts_per_rank is not None:
+        raise UsageError("argument --experts-per-rank: not together with --experts")
+    if options.rank >= options.ranks:
+        raise UsageError(
+            f"argument --rank: must be below --ranks {options.ranks}, got {options.rank}"
+        )
+    if options.picture is not None:
+        plotting.check_format(options.picture)
+    experts = options.experts_per_rank * options.ranks if options.experts_per_rank else None
+    workload = load_workload(options, experts)
+    plans = {layout: _plans(workload, options, layout) for layout in LAYOUTS}
+    drawn = plans[options.layout][options.rank]
+    with ExitStack() as stack:
+        if options.picture is not None:
+            picture = stack.enter_context(OutputFile(options.picture, "the picture"))
+            plotting.draw_plan(drawn, picture.stream, plotting.check_format(options.picture))
+            picture.commit()
+        if options.json:
+            print_json(_as_json(drawn, plans, workload, options))
+        else:
+            _print(drawn, plans, workload, options)
+    return 0
+
+
+def _plans(workload: Workload, options: argparse.Namespace, layout: str) -> list[Plan]:
+    keywords = {**plan_keywords(options), "layout": layout}
+    return [
+        make_plan(workload.placement, rank, workload.counts, n=options.hidden, **keywords)
+        for rank in range(options.ranks)
+    ]
+
+
+def rows_per_valid_row(plans: list[Plan]) -> tuple[float | None, float | None]:
+    """(GEMM rows, rows of whole tiles) for each valid row; None where there is none."""
+    valid = sum(plan.valid_rows for plan in plans)
+    if valid == 0:
+        return None, None
+    return sum(plan.gemm_rows for plan in plans) / valid, sum(plan.rows for plan in plans) / valid
+
+
+def _ratios(plans: dict[str, list[Plan]], rank: int) -> dict[str, dict[str, Any]]:
+    table = {}
+    for layout, by_rank in plans.items():
+        gemm, tiles = rows_per_valid_row(by_rank)
+        own_gemm, own_tiles = rows_per_valid_row([by_rank[rank]])
+        table[layout] = {
+            "gemm_rows_per_valid_row": gemm,
+            "tile_rows_per_valid_row": tiles,
+            "rank_gemm_rows_per_valid_row": own_gemm,
+            "rank_tile_rows_per_valid_row": own_tiles,
+        }
+    return table
+
+
+def _as_json(
+    plan: Plan, plans: dict[str, list[Plan]], workload: Workload, options: argparse.Namespace
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "command": "plan",
+        "ranks": plan.world,
+        "experts": workload.placement.experts,
+        "expert_begin": list(workload.placement.expert_begin),
+        "top_k": workload.top_k,
+        "tokens": [len(part.ids) for part in workload.routed],
+        "routing": workload.routing,
+        "seed": workload.seed,
+        "rank": plan.rank,
+        "n": plan.n,
+        "tile": list(plan.tile),
+        "layout": plan.layout,
+        "bands_per_segment": plan.bands_per_segment,
+        "group": plan.group,
+        "valid_rows": plan.valid_rows,
+        "gemm_rows": plan.gemm_rows,
+        "rows": plan.rows,
+        "bands": plan.bands,
+        "tiles_n": plan.tiles_n,
+        "staging_rows": plan.staging_rows,
+        "layouts": _ratios(plans, plan.rank),
+        "expert_rows": _records(plan.experts),
+        "runs": _records(plan.runs.reshape(-1)),
+        "order": _records(plan.order),
+        "segments": _records(plan.segments),
+    }
+    if options.tile_arrays:
+        result["tile_arrays"] = {
+            name: column.tolist() for name, column in tile_arrays(plan).items()
+        }
+    return result
+
+
+def _records(array: Any) -> list[dict[str, int]]:
+    return [dict(zip(array.dtype.names, record, strict=True)) for record in array.tolist()]
+
+
+def _print(
+    plan: Plan, plans: dict[str, list[Plan]], workload: Workload, options: argparse.Namespace
+) -> None:
+    limit = sys.maxsize if options.all else options.limit
+    row_bytes = plan.n * _ELEMENT_BYTES[options.dtype]
+    tokens = sorted({len(part.ids) for part in workload.routed})
+    print(
+        f"{plan.world} ranks, {workload.placement.experts} experts, "
+        f"{'..'.join(map(str, tokens[:: max(1, len(tokens) - 1)]))} "
+        f"tokens a rank, top-{workload.top_k}, {workload.routing} routing"
+    )
+    print(
+        f"rank {plan.rank} of {plan.world}: {plan.layout} layout, tiles {plan.tile[0]} x "
+        f"{plan.tile[1]}, "
+        f"{plan.bands_per_segment} band(s) a segment, groups of up to {plan.group}"
+    )
+    print(
+        f"rows: {plan.valid_rows} valid, {plan.gemm_rows} in the GEMM, {plan.rows} in whole tiles; "
+        f"{plan.bands} bands x {plan.tiles_n} column tiles = {plan.tiles} tiles; "
+        f"staging {plan.staging_rows} rows of {row_bytes} bytes"
+    )
+    parts = [
+        _draw.ratio_table(_ratios(plans, plan.rank), plan.layout, plan.rank),
+        _draw.layout(plan, limit),
+        _draw.schedule(plan, limit),
+        _draw.segments(plan, limit, row_bytes),
+    ]
+    if options.tile_arrays:
+        parts.append(_draw.arrays(tile_arrays(plan), limit))
+    for part in parts:
+        print()
+        print("\n".join(part))
