@@ -53,14 +53,31 @@ TEST(WaitRecordText, NamesTheStageByItsFolder) {
   EXPECT_STREQ(stage_of(WaitFor::kCredit), "consume");
   EXPECT_STREQ(stage_of(WaitFor::kArrival), "reduce");
   EXPECT_STREQ(stage_of(WaitFor::kPeerClosed), "execute");
+  EXPECT_STREQ(stage_of(WaitFor::kSamePlan), "execute");
+  EXPECT_STREQ(stage_of(WaitFor::kError), "execute");
 }
 
 TEST(WaitRecordText, EveryKindOfWaitNamesBothRanks) {
-  for (const WaitFor what : {WaitFor::kCounts, WaitFor::kMemory, WaitFor::kDispatchCredit, WaitFor::kDispatchArrival,
-                             WaitFor::kBand, WaitFor::kCredit, WaitFor::kArrival, WaitFor::kPeerClosed}) {
+  for (const WaitFor what :
+       {WaitFor::kCounts, WaitFor::kMemory, WaitFor::kDispatchCredit, WaitFor::kDispatchArrival, WaitFor::kBand,
+        WaitFor::kCredit, WaitFor::kArrival, WaitFor::kPeerClosed, WaitFor::kSamePlan}) {
     const std::string said = describe({.what = what, .rank = 6, .peer = 7, .epoch = 9, .timeout_ns = 1'000'000'000});
     EXPECT_THAT(said, Says("rank 6", "rank 7", "epoch 9", stage_of(what)));
   }
+}
+
+TEST(WaitRecordText, ThatDidNotWaitNamesNoTime) {
+  for (const WaitFor what : {WaitFor::kPeerClosed, WaitFor::kSamePlan, WaitFor::kError}) {
+    const std::string said = describe({.what = what, .rank = 6, .peer = 7, .epoch = 9, .timeout_ns = 120'000'000'000});
+    EXPECT_THAT(said, Says("rank 6", "epoch 9"));
+    EXPECT_FALSE(has_words(said, "120 s")) << said;
+  }
+}
+
+TEST(WaitRecordText, OfOtherPlansShowsBothFingerprints) {
+  EXPECT_THAT(
+      describe({.what = WaitFor::kSamePlan, .rank = 0, .peer = 1, .epoch = 2, .seen = 0xabc, .expected = 0xdef}),
+      Says("rank 1", "abc", "def", "counts"));
 }
 
 TEST(WaitTimeoutText, OnTheRankThatWaitedIsTheRecordItself) {

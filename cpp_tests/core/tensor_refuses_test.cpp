@@ -187,12 +187,14 @@ TEST(CheckTensorRefuses, InTheDocumentedOrder) {
   EXPECT_THAT(refusal(x.arg(true), spec), Says("[4, 16]"));  // then shape
   std::array<int64_t, 2> strides{0, 1};
   x.dl().strides = strides.data();
+  x.dl().data = nullptr;
   spec.shape = {-1, 16};
   EXPECT_THAT(refusal(x.arg(true), spec), Says("[0, 1]"));  // then strides
   x.dl().strides = nullptr;
-  EXPECT_THAT(refusal(x.arg(true), spec), Says("byte_offset 3"));  // then the offset
+  EXPECT_THAT(refusal(x.arg(true), spec), Says("byte_offset 3"));  // then byte offset and alignment
   x.dl().byte_offset = 0;
-  EXPECT_THAT(refusal(x.arg(true), spec), Says("read-only"));
+  EXPECT_THAT(refusal(x.arg(true), spec), Says("read-only"));  // then read-only memory
+  EXPECT_THAT(refusal(x.arg(), spec), Says("null"));           // then null data
 }
 
 TEST(TensorDescription, SaysDTypeShapeAndDevice) {

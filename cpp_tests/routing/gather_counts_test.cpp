@@ -77,7 +77,7 @@ TEST(GatherCounts, NamesTheRankThatNeverCame) {
     } catch (const WaitTimeout& error) {
       EXPECT_THAT(error.what(), Says("rank " + std::to_string(rank), "rank 2", "counts", "0.1 s", "routing"));
       EXPECT_EQ(error.record().what, WaitFor::kCounts);
-      EXPECT_EQ(error.record().rank, rank);
+      EXPECT_EQ(error.raised_on(), rank);
       EXPECT_EQ(error.record().peer, 2);
     }
   });
@@ -94,12 +94,26 @@ TEST(GatherCounts, TakesItsLimitFromTheEnvironmentWhereNoneIsGiven) {
               Says("rank 1", "0.05 s"));
 }
 
-TEST(GatherCounts, RefusesBadIdsBeforeItWaitsForAnybody) {
-  const auto exchanges = open_exchanges(2);
-  const HostTensor ids(DType::kInt32, {1, 1}, {9});
-  EXPECT_THAT(
-      message_of<InvalidArgument>([&] { gather_counts(*exchanges[1], Placement::even(2, 2), 1, ids.arg(), kLong); }),
-      Says("rank 1", "got 9"));
+TEST(GatherCounts, RefusesBadIdsWithoutWaitingAndTellsTheOthers) {
+  const auto exchanges = open_exchanges(3);
+  const Placement placement = Placement::even(3, 3);
+  const HostTensor bad(DType::kInt32, {1, 1}, {9}), good(DType::kInt32, {1, 1}, {2});
+  // Nobody else is there yet: a wait for them would last a minute.
+  const std::string said =
+      message_of<InvalidArgument>([&] { gather_counts(*exchanges[1], placement, 1, bad.arg(), kLong); });
+  EXPECT_THAT(said, Says("rank 1", "got 9"));
+  on_each_rank(2, [&](int32_t thread) {
+    const int32_t rank = 2 * thread;
+    const std::string told = message_of<CallRefused>(
+        [&] { gather_counts(*exchanges[static_cast<size_t>(rank)], placement, rank, good.arg(), kLong); });
+    EXPECT_THAT(told, Says("rank 1"));
+    EXPECT_NE(told.find(said), std::string::npos) << told;
+  });
+  // The next step is one of all ranks again.
+  on_each_rank(3, [&](int32_t rank) {
+    const RouteCounts counts = gather_counts(*exchanges[static_cast<size_t>(rank)], placement, rank, good.arg(), kLong);
+    EXPECT_EQ(counts.at(1, 2), 1);
+  });
 }
 
 TEST(GatherCounts, RefusesRanksThatCountAnotherNumberOfExperts) {

@@ -15,8 +15,8 @@ inline constexpr int64_t kNoLimitReached = 120'000'000'000;  // of waits: a hang
 
 struct WorldSetup {
   PlanOptions plan = {.tile_m = 4, .tile_n = 8};
-  std::vector<CpuOptions> cpu = {{}};  // one for all ranks, or one a rank
-  int64_t max_tokens = -1;             // -1: the scenario's
+  std::vector<CpuOptions> cpu = std::vector<CpuOptions>(1);  // one for all ranks, or one a rank
+  int64_t max_tokens = -1;                                   // -1: the scenario's
   int64_t timeout_ns = kNoLimitReached;
   int64_t warmup_timeout_ns = 0;
   bool record_timeline = false;

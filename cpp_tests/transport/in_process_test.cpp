@@ -173,6 +173,68 @@ TEST(Exchange, GivesUpWhenItIsToldThatTheMissingRankWillNotCome) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
+TEST(Exchange, PostGoesOnWithoutTheOthersAndIsAStepLikeAnyOther) {
+  const auto transports = make_in_process_world(2);
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const auto& transport : transports) exchanges.push_back(transport->open_exchange());
+  exchanges[0]->post(bytes_of("first"));  // returns though rank 1 is not there
+  exchanges[0]->post(bytes_of("second"));
+  EXPECT_EQ(text_of(exchanges[1]->all_gather(bytes_of("a"), 60'000'000'000)[0]), "first");
+  EXPECT_EQ(text_of(exchanges[1]->all_gather(bytes_of("b"), 60'000'000'000)[0]), "second");
+  exchanges[1]->post(bytes_of("c"));
+  EXPECT_EQ(text_of(exchanges[0]->all_gather(bytes_of("third"), 60'000'000'000)[1]), "c");
+}
+
+TEST(Exchange, IsOutOfStepForAllRanksAfterOneGaveUp) {
+  const auto transports = make_in_process_world(2);
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const auto& transport : transports) exchanges.push_back(transport->open_exchange());
+  EXPECT_THROW(exchanges[0]->all_gather(bytes_of("x"), 20'000'000), WaitTimeout);
+  // Rank 1 completes the step that rank 0 has left, but no later one.
+  EXPECT_EQ(text_of(exchanges[1]->all_gather(bytes_of("y"), 60'000'000'000)[0]), "x");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(message_of<WaitTimeout>([&] { exchanges[1]->all_gather(bytes_of("z"), 60'000'000'000); }),
+              Says("told by rank 0", "rank 1", "0.02 s"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(Exchange, GivingUpEndsTheWaitOfOthers) {
+  const auto transports = make_in_process_world(3);
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const auto& transport : transports) exchanges.push_back(transport->open_exchange());
+  const auto begin = std::chrono::steady_clock::now();
+  on_each_rank(2, [&](int32_t rank) {  // rank 2 stays away; rank 0 is the impatient one
+    const int64_t limit = rank == 0 ? 50'000'000 : 60'000'000'000;
+    EXPECT_THAT(
+        message_of<WaitTimeout>([&] { exchanges[static_cast<size_t>(rank)]->all_gather(bytes_of("x"), limit); }),
+        Says("rank 0", "rank 2", "0.05 s"));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(SymmetricMemory, HasAnExchangeOfItsOwn) {
+  const auto transports = make_in_process_world(2);
+  const auto mine = transports[0]->allocate("a", 8), theirs = transports[1]->allocate("a", 8);
+  const auto other = transports[0]->open_exchange();
+  other->post(bytes_of("elsewhere"));
+  theirs->exchange().post(bytes_of("here"));
+  EXPECT_EQ(text_of(mine->exchange().all_gather(bytes_of("x"), 60'000'000'000)[1]), "here");
+}
+
+TEST(SymmetricMemory, IsPassedOverWhereARankLetGoBeforeAllHadJoined) {
+  const auto transports = make_in_process_world(2);
+  transports[0]->allocate("wrong", 8).reset();
+  const auto mine = transports[0]->allocate("right", 16), theirs = transports[1]->allocate("right", 16);
+  EXPECT_EQ(mine->peer(1), theirs->local());
+  EXPECT_EQ(theirs->peer(0), mine->local());
+}
+
+TEST(SymmetricMemory, OfMoreBytesThanThereAreIsRefused) {
+  const auto transport = make_in_process_world(1)[0];
+  EXPECT_THAT(message_of<Error>([&] { transport->allocate("a", size_t{1} << 62); }),
+              Says("rank 0", "4611686018427387904"));
+}
+
 TEST(Exchange, IsNotCancelledWhenNobodyIsMissing) {
   const auto transports = make_in_process_world(1);
   const auto exchange = transports[0]->open_exchange();

@@ -58,5 +58,4 @@ class StructLayout {
 }  // namespace tileoverlap::python
 
 // One member of a struct, named in numpy as in C++.
-#define TILEOVERLAP_FIELD(Struct, name) \
-  field(#name, sizeof(Struct::name) == 8 ? "i8" : "i4", offsetof(Struct, name))
+#define TILEOVERLAP_FIELD(Struct, name) field(#name, sizeof(Struct::name) == 8 ? "i8" : "i4", offsetof(Struct, name))

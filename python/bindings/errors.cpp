@@ -69,7 +69,9 @@ void bind_errors(nb::module_& module) {
       .value("band", WaitFor::kBand)
       .value("credit", WaitFor::kCredit)
       .value("arrival", WaitFor::kArrival)
-      .value("peer_closed", WaitFor::kPeerClosed);
+      .value("peer_closed", WaitFor::kPeerClosed)
+      .value("same_plan", WaitFor::kSamePlan)
+      .value("error", WaitFor::kError);
   nb::register_exception_translator(translate);
 }
 

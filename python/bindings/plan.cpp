@@ -104,6 +104,7 @@ void bind_plan_class(nb::module_& module) {
       .def_prop_ro("valid_rows", &number<&PlanData::valid_rows>)
       .def_prop_ro("staging_rows", &number<&PlanData::staging_rows>)
       .def_prop_ro("tiles_n", &number<&PlanData::tiles_n>)
+      .def_prop_ro("fingerprint", &number<&PlanData::fingerprint>)
       .def_prop_ro("bands", &Plan::bands)
       .def_prop_ro("tiles", &Plan::tiles)
       .def("experts", &structs<&PlanData::experts>)
@@ -159,12 +160,14 @@ void bind_capacity(nb::module_& module) {
       .def_ro("staging_bytes", &SizeReport::staging_bytes)
       .def_ro("output_bytes", &SizeReport::output_bytes)
       .def_ro("input_bytes", &SizeReport::input_bytes)
+      .def_ro("projected_bytes", &SizeReport::projected_bytes)
       .def_ro("flag_bytes", &SizeReport::flag_bytes)
       .def_ro("counter_bytes", &SizeReport::counter_bytes)
-      .def_ro("total_bytes", &SizeReport::total_bytes);
+      .def_prop_ro("total_bytes", &SizeReport::total_bytes);
   module.def("max_padded_bands", &max_padded_bands, nb::arg("experts"), nb::arg("owner_count"), nb::arg("capacity"),
              nb::arg("tile_m"));
   module.def("max_bands", &max_bands, nb::arg("placement"), nb::arg("rank"), nb::arg("capacity"), nb::arg("options"));
+  module.def("max_rows", &max_rows, nb::arg("placement"), nb::arg("rank"), nb::arg("capacity"), nb::arg("options"));
   module.def("max_segments", &max_segments, nb::arg("placement"), nb::arg("rank"), nb::arg("capacity"),
              nb::arg("options"));
   module.def(
@@ -181,19 +184,17 @@ void bind_dispatch(nb::module_& module) {
   nb::class_<CopyIndex>(module, "CopyIndex")
       .def_ro("tokens", &CopyIndex::tokens)
       .def_ro("top_k", &CopyIndex::top_k)
-      .def("peer", [](nb::handle self) {
-        return view_of(std::span<const int32_t>(nb::cast<const CopyIndex&>(self).peer), self);
-      })
-      .def("dispatch_row", [](nb::handle self) {
-        return view_of(span_of(nb::cast<const CopyIndex&>(self).dispatch_row), self);
-      })
-      .def("gather_row", [](nb::handle self) {
-        return view_of(span_of(nb::cast<const CopyIndex&>(self).gather_row), self);
-      });
+      .def("peer",
+           [](nb::handle self) {
+             return view_of(std::span<const int32_t>(nb::cast<const CopyIndex&>(self).peer), self);
+           })
+      .def("dispatch_row",
+           [](nb::handle self) { return view_of(span_of(nb::cast<const CopyIndex&>(self).dispatch_row), self); })
+      .def("gather_row",
+           [](nb::handle self) { return view_of(span_of(nb::cast<const CopyIndex&>(self).gather_row), self); });
   module.def(
-      "make_copy_index",
-      [](const Plan& plan, const Tensor& topk_ids) { return make_copy_index(plan, topk_ids.arg()); }, nb::arg("plan"),
-      nb::arg("topk_ids"));
+      "make_copy_index", [](const Plan& plan, const Tensor& topk_ids) { return make_copy_index(plan, topk_ids.arg()); },
+      nb::arg("plan"), nb::arg("topk_ids"));
 }
 
 }  // namespace

@@ -21,11 +21,11 @@ void bind_transport(nb::module_& module) {
   module.def("make_in_process_world", &make_in_process_world, nb::arg("world"));
   module.def(
       "gather_counts",
-      [](Exchange& exchange, const Placement& placement, int32_t rank, const Tensor& topk_ids, int64_t limit_ns) {
-        return gather_counts(exchange, placement, rank, topk_ids.arg(), limit_ns);
+      [](Exchange& exchange, const Placement& placement, int32_t rank, const Tensor* topk_ids, int64_t limit_ns) {
+        return gather_counts(exchange, placement, rank, arg_of(topk_ids), limit_ns);
       },
       nb::call_guard<nb::gil_scoped_release>(), nb::arg("exchange"), nb::arg("placement"), nb::arg("rank"),
-      nb::arg("topk_ids"), nb::arg("limit_ns"));
+      nb::arg("topk_ids").none(), nb::arg("limit_ns"));
 }
 
 }  // namespace tileoverlap::python

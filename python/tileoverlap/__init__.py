@@ -11,7 +11,16 @@ from tileoverlap import errors, reference, routing, trace
 from tileoverlap._core import __version__
 from tileoverlap._dlpack import TensorLike
 from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
+from tileoverlap.capacity import (
+    SizeReport,
+    max_bands,
+    max_padded_bands,
+    max_rows,
+    max_segments,
+    size_report,
+)
 from tileoverlap.counts import RouteCounts, count_routes
+from tileoverlap.cpu_executor import CpuExecutor, CpuFaults
 from tileoverlap.errors import (
     CallRefused,
     CapacityError,
@@ -21,22 +30,11 @@ from tileoverlap.errors import (
     InvalidArgument,
     WaitTimeout,
 )
-from tileoverlap.execute import CpuExecutor, CpuFaults, MoeLayer, Session
+from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.placement import Placement
-from tileoverlap.plan import (
-    CopyIndex,
-    Plan,
-    SizeReport,
-    check_plan,
-    check_plans,
-    make_plan,
-    max_bands,
-    max_padded_bands,
-    max_segments,
-    size_report,
-    tile_arrays,
-)
+from tileoverlap.plan import CopyIndex, Plan, check_plan, check_plans, make_plan, tile_arrays
 from tileoverlap.routing import Routed, route
+from tileoverlap.session import Session
 from tileoverlap.timeline import OverlapTimes, Timeline, overlap_times, to_chrome_trace
 from tileoverlap.trace import load_trace
 from tileoverlap.transport import Transport, World, gather_counts
@@ -75,6 +73,7 @@ __all__ = [
     "make_plan",
     "max_bands",
     "max_padded_bands",
+    "max_rows",
     "max_segments",
     "overlap_times",
     "reference",

@@ -45,7 +45,8 @@ class Bf16Array:
 
     def float32(self) -> npt.NDArray[np.float32]:
         """The values as a new float32 array; exact."""
-        return (self.bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        widened: npt.NDArray[np.uint32] = self.bits.astype(np.uint32) << np.uint32(16)
+        return widened.view(np.float32)
 
     def __len__(self) -> int:
         return len(self.bits)

@@ -43,7 +43,9 @@ class InternalError(Error, RuntimeError):
 
 
 class WaitTimeout(Error, TimeoutError):
-    """A bounded wait reached its limit, on this rank or on a peer that told us.
+    """A bounded wait ended without what it waited for, on this rank or on a peer that told us.
+
+    Its limit was reached, the peer has closed, or the ranks' calls do not belong together.
 
     Indices that do not apply are -1.
 
@@ -51,14 +53,16 @@ class WaitTimeout(Error, TimeoutError):
         stage: the stage that waited: "routing", "transport", "dispatch", "consume", "reduce",
             "execute".
         what: what it waited for: "counts", "memory", "dispatch_credit", "dispatch_arrival", "band",
-            "credit", "arrival" or "peer_closed".
+            "credit", "arrival", "peer_closed" (the peer has closed its session), "same_plan" (the
+            peer runs another plan) or "error" (an error on `rank` itself, raised there).
         rank: the rank that waited.
         peer: the rank it waited for (its own number for a band of its own GEMM).
         expert: global expert id.
         band, tile: band of the rank's output, and column tile of the band.
         segment: segment of the rank's plan.
         epoch: the call of this session, counted from 1.
-        seen, expected: epochs for flags and credits, bytes for arrivals.
+        seen, expected: epochs for flags and credits, bytes of this call for arrivals, fingerprints
+            for plans, 0 for the others.
         timeout_s: the limit, seconds.
         raised_on: the rank that raises; differs from `rank` when a peer reported the failure.
     """

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tileoverlap import _core
-from tileoverlap._args import INT64_MAX, as_choice, as_instance, as_int, as_tile
+from tileoverlap._args import as_choice, as_instance, as_int, as_tile
 from tileoverlap._dlpack import TensorLike, as_tensor
 from tileoverlap.counts import RouteCounts
 from tileoverlap.errors import InvalidArgument
@@ -19,14 +19,9 @@ __all__ = [
     "LAYOUTS",
     "CopyIndex",
     "Plan",
-    "SizeReport",
     "check_plan",
     "check_plans",
     "make_plan",
-    "max_bands",
-    "max_padded_bands",
-    "max_segments",
-    "size_report",
     "tile_arrays",
 ]
 
@@ -103,6 +98,11 @@ class Plan:
     @property
     def bands(self) -> int:
         return self._core.bands
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal on ranks whose plans belong together: same counts, placement, n, tile, layout."""
+        return self._core.fingerprint
 
     @property
     def tiles(self) -> int:
@@ -208,20 +208,6 @@ class CopyIndex(NamedTuple):
     own output."""
 
 
-class SizeReport(NamedTuple):
-    """Bytes that one rank's session needs, part by part, for any routing: there is no drop mode."""
-
-    staging_bytes: int
-    """Returned rows on the owner: max_tokens * top_k rows, whatever the world size."""
-    output_bytes: int
-    """The GEMM's output rows."""
-    input_bytes: int
-    """The GEMM's input rows (layers only: Session.run reads the caller's)."""
-    flag_bytes: int
-    counter_bytes: int
-    total_bytes: int
-
-
 def plan_options(tile: Any, layout: str, bands_per_segment: int, group: int) -> _core.PlanOptions:
     """The options that shape a plan, checked."""
     tile_m, tile_n = as_tile(tile)
@@ -301,113 +287,3 @@ def tile_arrays(plan: Plan) -> dict[str, npt.NDArray[Any]]:
         remote_offset: int64, elements into dest_rank's staging; -1 for rows that are not sent.
     """
     return _core.tile_arrays(as_instance("plan", plan, Plan)._core)
-
-
-def size_report(
-    placement: Placement,
-    rank: int,
-    *,
-    max_tokens: int,
-    top_k: int,
-    dtype: str,
-    k: int,
-    n: int,
-    distinct: bool = False,
-    tile: tuple[int, int] = (128, 128),
-    layout: str = "compact",
-) -> SizeReport:
-    """Bytes that `rank`'s session needs.
-
-    Args:
-        placement: experts by rank.
-        rank: whose session.
-        max_tokens: most tokens on any one rank, >= 0.
-        top_k: slots of a token.
-        dtype: "float32", "bfloat16" or "float16".
-        k, n: elements of a GEMM input row and of a returned row.
-        distinct: True where a token never names an expert twice, which gives a tighter bound.
-        tile, layout: as for make_plan.
-
-    Raises:
-        InvalidArgument: sizes that are not positive or whose bytes pass 2^63.
-    """
-    core = _core.size_report(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
-        _capacity(max_tokens, top_k, distinct),
-        dtype,
-        as_int("k", k, low=1, high=INT64_MAX),
-        as_int("n", n, low=1, high=INT64_MAX),
-        plan_options(tile, layout, 1, 1),
-    )
-    return read_sizes(core)
-
-
-def max_bands(
-    placement: Placement,
-    rank: int,
-    *,
-    max_tokens: int,
-    top_k: int,
-    distinct: bool = False,
-    tile: tuple[int, int] = (128, 128),
-    layout: str = "compact",
-) -> int:
-    """Most bands that `rank`'s GEMM can have under any routing. Arguments as for size_report."""
-    return _core.max_bands(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
-        _capacity(max_tokens, top_k, distinct),
-        plan_options(tile, layout, 1, 1),
-    )
-
-
-def max_segments(
-    placement: Placement,
-    rank: int,
-    *,
-    max_tokens: int,
-    top_k: int,
-    distinct: bool = False,
-    tile: tuple[int, int] = (128, 128),
-    layout: str = "compact",
-) -> int:
-    """Most segments that `rank`'s plan can have under any routing. Arguments as for size_report."""
-    return _core.max_segments(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
-        _capacity(max_tokens, top_k, distinct),
-        plan_options(tile, layout, 1, 1),
-    )
-
-
-def max_padded_bands(
-    experts: int,
-    owner_count: int,
-    *,
-    max_tokens: int,
-    top_k: int,
-    tile_m: int = 128,
-    distinct: bool = False,
-) -> int:
-    """Most bands that `owner_count` owners' runs can take in `experts` experts, each run padded to
-    tile_m."""
-    return _core.max_padded_bands(
-        as_int("experts", experts),
-        as_int("owner_count", owner_count),
-        _capacity(max_tokens, top_k, distinct),
-        as_int("tile_m", tile_m, low=1),
-    )
-
-
-def read_sizes(core: _core.SizeReport) -> SizeReport:
-    """The C++ report as a Python tuple."""
-    return SizeReport(*(getattr(core, field) for field in SizeReport._fields))
-
-
-def _capacity(max_tokens: int, top_k: int, distinct: bool) -> _core.Capacity:
-    return _core.Capacity(
-        max_tokens=as_int("max_tokens", max_tokens, high=INT64_MAX),
-        top_k=as_int("top_k", top_k, low=1),
-        distinct=bool(distinct),
-    )

@@ -92,9 +92,8 @@ def _draw_order(axes: Any, plan: Plan, colours: list[Any]) -> None:
         [int(entry["band"]) < remote_end[int(entry["expert"])] for entry in order], bool
     )
     positions = np.arange(len(order))
-    away = colours[(plan.rank + 1) % plan.world]
     for mask, marker, colour, label in (
-        (remote, "s", away, "holds a remote row"),
+        (remote, "s", "black", "holds a remote row"),
         (~remote, "o", colours[plan.rank], "purely local"),
     ):
         axes.scatter(

@@ -1,5 +1,4 @@
-"""A progress bar on standard error for what takes more than two seconds; silent where nobody
-watches."""
+"""A progress bar on standard error, after two seconds, where somebody watches."""
 
 from __future__ import annotations
 

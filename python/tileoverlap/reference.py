@@ -43,11 +43,12 @@ def as_float64(values: npt.ArrayLike | Bf16Array) -> Float64:
 
 # ---- the layer -----------------------------------------------------------------------------------
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _gelu(z: Float64) -> Float64:
-    return 0.5 * z * (1.0 + _erf(z / math.sqrt(2.0)).astype(np.float64))
+    result: Float64 = 0.5 * z * (1.0 + _erf(z / math.sqrt(2.0)))
+    return result
 
 
 def _silu(z: Float64) -> Float64:
@@ -59,8 +60,9 @@ def expert_forward(kind: str, x: Float64, up: Float64 | None, down: Float64) -> 
     """One expert's rows.
 
     Args:
-        kind: "single": down x; "gelu": down gelu(up x), the exact GELU; "silu_gate": down (silu(g)
-            * u) with (g, u) = up x, gate first.
+        kind: "single": down x.
+            "gelu": down gelu(up x), the exact GELU.
+            "silu_gate": down (silu(g) * u) with (g, u) = up x, gate first.
         x: [rows, hidden], for "single" [rows, inner].
         up: [inner, hidden], for "silu_gate" [2 * inner, hidden], for "single" None.
         down: [hidden, inner].
@@ -68,13 +70,14 @@ def expert_forward(kind: str, x: Float64, up: Float64 | None, down: Float64) -> 
     Returns:
         [rows, hidden].
     """
-    if kind == "single" or up is None:
-        return x @ down.T
-    between = x @ up.T
-    if kind == "gelu":
-        return _gelu(between) @ down.T
-    gate, value = np.split(between, 2, axis=1)
-    return (_silu(gate) * value) @ down.T
+    between = x
+    if kind == "gelu" and up is not None:
+        between = _gelu(x @ up.T)
+    elif kind == "silu_gate" and up is not None:
+        gate, value = np.split(x @ up.T, 2, axis=1)
+        between = _silu(gate) * value
+    rows: Float64 = between @ down.T
+    return rows
 
 
 def layer(
@@ -86,8 +89,9 @@ def layer(
     down: Any,
     expert: str = "silu_gate",
 ) -> list[Float64]:
-    """The whole layer: out[t] = sum over the slots i with id e != -1 of weights[t, i] *
-    expert_e(x[t]).
+    """The whole layer, a sum over the slots i of token t that name an expert e = ids[t, i] != -1:
+
+    out[t] = sum_i weights[t, i] * expert_e(x[t])
 
     Args:
         x: by rank, [T_r, width].
@@ -120,8 +124,7 @@ def return_path(
     *,
     down: Any,
 ) -> list[Float64]:
-    """What Session.run computes when its rows hold x[t] for each copy of token t: layer() with
-    expert "single".
+    """What Session.run computes when its rows hold x[t] for each copy of token t.
 
     Args:
         x: by rank, [T_r, k].

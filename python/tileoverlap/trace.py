@@ -65,8 +65,8 @@ def load_trace(
     """
     as_int("ranks", ranks, low=1)
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, Mapping):
+        archive: Any = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
             raise InvalidArgument(f"{path} is a single array, needed is an npz file")
         with archive:
             return _Reader(str(path), archive, experts, tokens, top_k).read(ranks, layer)
@@ -149,7 +149,9 @@ class _Reader:
         )
 
     def _matrix(self, key: str, kinds: str, wanted: str) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = self.archive[key]
+        array: Any = self.archive[key]
+        if not isinstance(array, np.ndarray):  # numpy hands out as bytes what is no npy file
+            raise InvalidArgument(f"{self.path}: {key} is no array")
         if array.dtype.kind not in kinds:
             raise DTypeError(f"{self.path}: {key} must hold {wanted}, got {array.dtype}")
         if array.ndim != 2:

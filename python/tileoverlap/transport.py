@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tileoverlap import _core
 from tileoverlap._args import as_instance, as_int, as_nanoseconds
 from tileoverlap._dlpack import TensorLike, as_tensor
 from tileoverlap.counts import RouteCounts
-from tileoverlap.errors import InvalidArgument
+from tileoverlap.errors import Error, InvalidArgument
 from tileoverlap.placement import Placement
 
 __all__ = ["Transport", "World", "gather_counts"]
@@ -81,7 +83,8 @@ def gather_counts(
         timeout_s: limit of the wait; None: TILEOVERLAP_TIMEOUT_S.
 
     Raises:
-        DTypeError, InvalidArgument: as count_routes; the peers then wait in vain.
+        DTypeError, InvalidArgument: as count_routes, on the rank whose ids they are.
+        CallRefused: on all others, naming that rank.
         WaitTimeout: naming the first rank that is missing.
     """
     as_instance("transport", transport, Transport)
@@ -90,11 +93,13 @@ def gather_counts(
         raise InvalidArgument(
             f"placement has {placement.world} ranks, the transport's world has {transport.world}"
         )
-    core = _core.gather_counts(
-        transport._exchange,
-        placement._core,
-        transport.rank,
-        as_tensor(topk_ids, "topk_ids"),
-        as_nanoseconds("timeout_s", timeout_s),
-    )
-    return RouteCounts._wrap(core)
+    limit_ns = as_nanoseconds("timeout_s", timeout_s)
+    mine = transport._exchange, placement._core, transport.rank
+    try:
+        tensor = as_tensor(topk_ids, "topk_ids")
+    except InvalidArgument:
+        # Tells the other ranks, which would wait for us.
+        with contextlib.suppress(Error):
+            _core.gather_counts(*mine, None, limit_ns)
+        raise
+    return RouteCounts._wrap(_core.gather_counts(*mine, tensor, limit_ns))

@@ -47,6 +47,7 @@ void send(const ConsumeTask& task, const Segment& segment, Delay& delay) {
   const int64_t bytes = segment.row_count * task.row_bytes;
   std::memcpy(owner.staging() + segment.remote_row * task.row_bytes, task.output + segment.row_begin * task.row_bytes,
               static_cast<size_t>(bytes));
+  owner.word(Word::kPlan, task.plan->rank).store(task.plan->fingerprint, std::memory_order_relaxed);
   delay();
   // Release: the rows are there before their bytes are counted. Pairs with the owner's acquire in front of its reduce.
   owner.word(Word::kReturned, task.plan->rank).fetch_add(static_cast<uint64_t>(bytes), std::memory_order_release);

@@ -24,6 +24,10 @@ const char* what_text(WaitFor what) {
       return "the returned rows";
     case WaitFor::kPeerClosed:
       return "its part of the call";
+    case WaitFor::kSamePlan:
+      return "the same plan";
+    case WaitFor::kError:
+      return "nothing";
   }
   return "?";
 }
@@ -49,6 +53,8 @@ const char* stage_of(WaitFor what) {
     case WaitFor::kArrival:
       return "reduce";
     case WaitFor::kPeerClosed:
+    case WaitFor::kSamePlan:
+    case WaitFor::kError:
       return "execute";
   }
   return "?";
@@ -58,7 +64,12 @@ std::string describe(const WaitRecord& record) {
   std::ostringstream out;
   const double seconds = static_cast<double>(record.timeout_ns) * 1e-9;
   out << "rank " << record.rank << ", stage " << stage_of(record.what) << ", epoch " << record.epoch << ": ";
-  if (record.what == WaitFor::kPeerClosed) {
+  if (record.what == WaitFor::kError) {
+    out << "an error ended its call";
+  } else if (record.what == WaitFor::kSamePlan) {
+    out << "rank " << record.peer << " runs another plan (" << std::hex << record.seen << ", here " << record.expected
+        << std::dec << "): the counts differ, or one of the two has left out a call";
+  } else if (record.what == WaitFor::kPeerClosed) {
     out << "rank " << record.peer << " closed its session while rank " << record.rank << " still waited for "
         << what_text(record.what);
   } else {

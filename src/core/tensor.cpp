@@ -44,6 +44,34 @@ DType check_dtype(const DLTensor& tensor, const TensorSpec& spec) {
   throw DTypeError(text(spec.argument, " must be ", accepted, ", got ", dtype_text(tensor.dtype)));
 }
 
+// "[any, 256]" of a spec whose sizes may be -1.
+std::string spec_text(const TensorSpec& spec) {
+  std::string result;
+  for (const int64_t size : spec.shape) {
+    result += text(result.empty() ? "" : ", ", size == -1 ? "any" : std::to_string(size));
+  }
+  return "[" + result + "]";
+}
+
+// Bytes from the first element to behind the last one; throws where they do not fit 63 bits, since an offset that
+// wraps around makes rows share memory.
+int64_t extent_bytes(const TensorView& view, const TensorSpec& spec) {
+  int64_t last = 0, bytes = 0;
+  bool overflow = false;
+  for (int32_t i = 0; i < view.ndim; ++i) {
+    int64_t step = 0;
+    overflow |= __builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &step);
+    overflow |= __builtin_add_overflow(last, step, &last);
+  }
+  overflow |= __builtin_mul_overflow(last, size_of(view.dtype), &bytes);
+  overflow |= __builtin_add_overflow(bytes, size_of(view.dtype), &bytes);
+  if (overflow) {
+    throw InvalidArgument(text(spec.argument, " ", shape_text(view.shape, view.ndim), " with strides ",
+                               shape_text(view.strides, view.ndim), " spans more than 2^63 bytes"));
+  }
+  return bytes;
+}
+
 void check_shape(const DLTensor& tensor, const TensorSpec& spec) {
   const auto wanted = static_cast<int32_t>(spec.shape.size());
   bool same = tensor.ndim == wanted;
@@ -54,8 +82,7 @@ void check_shape(const DLTensor& tensor, const TensorSpec& spec) {
     same = spec.shape[static_cast<size_t>(i)] == -1 || spec.shape[static_cast<size_t>(i)] == tensor.shape[i];
   }
   if (!same) {
-    throw InvalidArgument(text(spec.argument, " must be ", spec.shape_names, " = ", shape_text(spec.shape, wanted),
-                               ", got ", shape_text(tensor.shape, tensor.ndim)));
+    throw InvalidArgument(text(spec.argument, " must be ", spec.shape_names, " = ", spec_text(spec), ", got ", shape_text(tensor.shape, tensor.ndim)));
   }
 }
 
@@ -88,7 +115,9 @@ void check_strides(const DLTensor& tensor, const TensorSpec& spec, TensorView& v
                                  shape_text(tensor.shape, tensor.ndim)));
     }
     view.strides[i] = used ? stride : packed;
-    packed = view.strides[i] * tensor.shape[i];
+    if (__builtin_mul_overflow(view.strides[i], tensor.shape[i], &packed)) {
+      packed = std::numeric_limits<int64_t>::max();  // extent_bytes says so
+    }
   }
 }
 
@@ -130,18 +159,22 @@ TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec) {
   view.ndim = tensor.ndim;
   std::copy_n(tensor.shape, tensor.ndim, view.shape);
   view.elements = count_elements(tensor, spec, element_bytes);
+  if (view.elements > 0) {
+    check_strides(tensor, spec, view);
+    extent_bytes(view, spec);
+    // As integers: arithmetic on a null pointer is not defined.
+    const uintptr_t address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+    if (address % static_cast<uint64_t>(element_bytes) != 0) {
+      throw InvalidArgument(text(spec.argument, " must start at a multiple of its element size of ", element_bytes,
+                                 " bytes, got byte_offset ", tensor.byte_offset, " from address ", tensor.data));
+    }
+    view.data = reinterpret_cast<std::byte*>(address);
+  }
   if (argument.read_only && spec.writable) {
     throw InvalidArgument(text(spec.argument, " is written to, but its memory is read-only"));
   }
-  if (view.elements == 0) return view;
-  check_strides(tensor, spec, view);
-  if (tensor.data == nullptr) {
+  if (view.elements > 0 && tensor.data == nullptr) {
     throw InvalidArgument(text(spec.argument, " ", shape_text(tensor.shape, tensor.ndim), " has null data"));
-  }
-  view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-  if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uint64_t>(element_bytes) != 0) {
-    throw InvalidArgument(text(spec.argument, " must start at a multiple of its element size of ", element_bytes,
-                               " bytes, got byte_offset ", tensor.byte_offset, " from address ", tensor.data));
   }
   return view;
 }

@@ -7,21 +7,22 @@
 
 namespace tileoverlap {
 
-// "[4, 256]"; entries of -1 print as "any".
+// "[4, 256]".
 template <class Sizes>
 std::string shape_text(const Sizes& sizes, int64_t count) {
   std::ostringstream out;
   out << '[';
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0) out << ", ";
-    if (sizes[static_cast<size_t>(i)] == -1) {
-      out << "any";
-    } else {
-      out << sizes[static_cast<size_t>(i)];
-    }
+    out << sizes[static_cast<size_t>(i)];
   }
   out << ']';
   return out.str();
+}
+
+// "0..7"; "nothing (there are none)" for an empty range.
+inline std::string range_text(int64_t begin, int64_t end) {
+  return begin < end ? std::to_string(begin) + ".." + std::to_string(end - 1) : "nothing (there are none)";
 }
 
 template <class... Parts>

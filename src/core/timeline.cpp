@@ -16,6 +16,21 @@ std::string microseconds(int64_t ns) {
   return out.str();
 }
 
+std::string quoted(const std::string& text) {
+  std::ostringstream out;
+  out << '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out << '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) {
+      out << c;
+    } else {
+      out << "\\u00" << std::hex << std::setw(2) << std::setfill('0') << int{c};
+    }
+  }
+  out << '"';
+  return out.str();
+}
+
 const char* item_label(Span span) {
   switch (span) {
     case Span::kTile:
@@ -35,7 +50,7 @@ class TraceWriter {
 
   void metadata(const char* what, int32_t rank, int32_t worker, const std::string& value) {
     next() << "{\"ph\":\"M\",\"name\":\"" << what << "\",\"pid\":" << rank << ",\"tid\":" << worker
-           << ",\"args\":{\"name\":\"" << value << "\"}}";
+           << ",\"args\":{\"name\":" << quoted(value) << "}}";
   }
 
   void event(const TimelineEvent& event) {

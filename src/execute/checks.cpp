@@ -1,6 +1,7 @@
 #include "execute/checks.hpp"
 
 #include "core/text.hpp"
+#include "plan/build.hpp"
 #include "routing/read_ids.hpp"
 #include "tileoverlap/core/env.hpp"
 
@@ -12,6 +13,12 @@ void check_row_bytes(const char* name_of_width, int64_t width, DType dtype) {
   if (width <= 0 || width % multiple != 0) {
     throw InvalidArgument(text(name_of_width, " must be a positive multiple of ", multiple, " for ", name(dtype),
                                " (rows of 16 bytes), got ", name_of_width, " = ", width));
+  }
+}
+
+void check_mode(RunMode mode) {
+  if (mode != RunMode::kOverlapped && mode != RunMode::kSerial) {
+    throw InvalidArgument(text("mode must be overlapped or serial, got the value ", static_cast<int32_t>(mode)));
   }
 }
 
@@ -29,8 +36,11 @@ void check_common(const CommonOptions& options, const Transport& transport) {
     if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
   }
   if (options.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", options.max_tokens));
-  if (options.timeout_ns < 0 || options.warmup_timeout_ns < 0) {
-    throw InvalidArgument(text("timeouts must not be negative, got ", options.timeout_ns, " ns and ",
+  build::check_layout(options.plan->layout);
+  constexpr int64_t kLongest = 1'000'000'000'000'000'000;  // 31 years
+  if (options.timeout_ns < 0 || options.warmup_timeout_ns < 0 || options.timeout_ns > kLongest ||
+      options.warmup_timeout_ns > kLongest) {
+    throw InvalidArgument(text("timeouts must lie between 0 and 1e9 seconds, got ", options.timeout_ns, " ns and ",
                                options.warmup_timeout_ns, " ns"));
   }
 }

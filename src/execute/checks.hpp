@@ -14,6 +14,8 @@ namespace tileoverlap {
 // Rows of `width` elements must be whole 16-byte vectors: the one alignment rule, the same for all executors.
 void check_row_bytes(const char* name, int64_t width, DType dtype);
 
+void check_mode(RunMode mode);
+
 // Options that sessions and layers share. Throws InvalidArgument.
 struct CommonOptions {
   const Placement* placement;

@@ -5,22 +5,28 @@
 #include "consume/cpu_consumer.hpp"
 #include "core/text.hpp"
 #include "dispatch/cpu_dispatch.hpp"
-#include "execute/thread_name.hpp"
 #include "reduce/cpu_reduce.hpp"
 
 namespace tileoverlap {
 namespace {
 
+// Sizes of one rank, the rows between the projections included. Throws InvalidArgument where they pass 2^63 bytes.
+SizeReport report_for(const EngineOptions& options, int32_t rank) {
+  const auto rows_of_width = [&](int64_t width) {
+    return size_report(options.placement, rank, options.capacity, options.dtype, width, options.n, options.plan);
+  };
+  SizeReport report = rows_of_width(std::max<int64_t>(options.input_width, 1));
+  if (options.input_width == 0) report.input_bytes = 0;
+  report.projected_bytes = rows_of_width(options.k).input_bytes;
+  return report;
+}
+
 WorkspaceLayout layout_for(const EngineOptions& options) {
   int64_t input_bytes = 0;  // the same on all ranks, as symmetric memory asks
-  for (int32_t rank = 0; options.input_width > 0 && rank < options.placement.world(); ++rank) {
-    const SizeReport report = size_report(options.placement, rank, options.capacity, options.dtype,
-                                          options.input_width, options.n, options.plan);
-    input_bytes = std::max(input_bytes, report.input_bytes);
+  for (int32_t rank = 0; rank < options.placement.world(); ++rank) {
+    input_bytes = std::max(input_bytes, report_for(options, rank).input_bytes);
   }
-  const SizeReport report =
-      size_report(options.placement, 0, options.capacity, options.dtype, options.k, options.n, options.plan);
-  return WorkspaceLayout::make(options.placement.world(), report.staging_bytes, input_bytes);
+  return WorkspaceLayout::make(options.placement.world(), report_for(options, 0).staging_bytes, input_bytes);
 }
 
 std::vector<std::string> worker_names(const CpuOptions& cpu) {
@@ -45,42 +51,35 @@ CpuEngine::CpuEngine(const std::shared_ptr<Transport>& transport, const CpuOptio
     : rank_(transport->rank()),
       cpu_(cpu),
       options_(std::move(options)),
-      rows_capacity_(max_bands(options_.placement, rank_, options_.capacity, options_.plan) * options_.plan.tile_m),
+      rows_capacity_(max_rows(options_.placement, rank_, options_.capacity, options_.plan)),
+      output_bytes_(report_for(options_, rank_).output_bytes),
+      projected_bytes_(options_.first_width > 0 ? report_for(options_, rank_).projected_bytes : 0),
       layout_(layout_for(options_)),
-      memory_(transport->allocate(options_.terms, static_cast<size_t>(layout_.total))),
-      exchange_(transport->open_exchange()),
-      own_{memory_->local(), &layout_},
-      output_(zeroed_bytes(static_cast<size_t>(rows_capacity_ * options_.n * size_of(options_.dtype)))),
-      projected_(zeroed_bytes(
-          static_cast<size_t>(options_.first_width > 0 ? rows_capacity_ * options_.k * size_of(options_.dtype) : 0))),
+      output_(zeroed_bytes(static_cast<size_t>(output_bytes_))),
+      projected_(zeroed_bytes(static_cast<size_t>(projected_bytes_))),
       flags_(rows_capacity_ / options_.plan.tile_m, static_cast<int32_t>(ceil_div(options_.n, options_.plan.tile_n))),
       recorder_(options_.record_timeline, rank_, worker_names(cpu)),
-      watch_(rank_, own_),
       epoch_(cpu.faults.first_epoch),
       returned_(static_cast<size_t>(layout_.world)),
       dispatched_(static_cast<size_t>(layout_.world)),
+      workers_(make_workers()),
+      consumer_delays_(make_consumer_delays()),
       driver_delay_(cpu.faults.max_delay_us, worker_seed(cpu.faults, rank_, -1)),
       producers_(text("tov", rank_, "-prod"), cpu.producer_threads),
-      consumers_(text("tov", rank_, "-cons"), cpu.consumer_threads) {
-  for (int32_t i = 0; i < cpu.producer_threads; ++i) {
-    workers_.emplace_back(options_, cpu.faults, worker_seed(cpu.faults, rank_, i));
-  }
-  for (int32_t i = 0; i < cpu.consumer_threads; ++i) {
-    consumer_delays_.emplace_back(cpu.faults.max_delay_us,
-                                  worker_seed(cpu.faults, rank_, cpu.producer_threads + i));
-  }
+      consumers_(text("tov", rank_, "-cons"), cpu.consumer_threads),
+      driver_(text("tov", rank_, "-driver"), 1),
+      memory_(transport->allocate(options_.terms, static_cast<size_t>(layout_.total))),
+      own_{memory_->local(), &layout_},
+      watch_(rank_, *memory_, layout_) {
   for (int32_t peer = 0; peer < layout_.world; ++peer) {
     own_.word(Word::kCredit, peer).store(cpu.faults.first_epoch, std::memory_order_relaxed);
     own_.word(Word::kDispatchCredit, peer).store(cpu.faults.first_epoch, std::memory_order_relaxed);
   }
   poison(own_.staging(), layout_.total - layout_.staging);  // staging and input
-  poison(output_.get(), rows_capacity_ * options_.n * size_of(options_.dtype));
+  poison(output_.get(), output_bytes_);
+  driver_.launch([this](int32_t) { drive(); });
   // Release: the part is initialised before peers write into it. Pairs with the acquire in connect().
-  own_.ready().store(1, std::memory_order_release);
-  driver_ = std::thread([this] {
-    name_this_thread(text("tov", rank_, "-driver"));
-    drive();
-  });
+  own_.ready().store(RankState::kReady, std::memory_order_release);
 }
 
 CpuEngine::~CpuEngine() {
@@ -91,16 +90,31 @@ CpuEngine::~CpuEngine() {
   }
   queue_changed_.notify_all();
   driver_.join();
-  // Peers that this rank has not met in a call are told as well, as far as they are there.
-  std::vector<RankMemory> peers;
-  for (int32_t peer = 0; peer < layout_.world; ++peer) peers.push_back({memory_->peer(peer), &layout_});
-  watch_.connect(std::move(peers));
   watch_.close();
 }
 
+std::vector<CpuEngine::Worker> CpuEngine::make_workers() const {
+  std::vector<Worker> workers;
+  for (int32_t i = 0; i < cpu_.producer_threads; ++i) {
+    workers.emplace_back(options_, cpu_.faults, worker_seed(cpu_.faults, rank_, i));
+  }
+  return workers;
+}
+
+std::vector<Delay> CpuEngine::make_consumer_delays() const {
+  std::vector<Delay> delays;
+  for (int32_t i = 0; i < cpu_.consumer_threads; ++i) {
+    delays.emplace_back(cpu_.faults.max_delay_us, worker_seed(cpu_.faults, rank_, cpu_.producer_threads + i));
+  }
+  return delays;
+}
+
 SizeReport CpuEngine::sizes() const {
-  const EngineOptions& o = options_;
-  return size_report(o.placement, rank_, o.capacity, o.dtype, o.input_width > 0 ? o.input_width : o.k, o.n, o.plan);
+  SizeReport report = report_for(options_, rank_);
+  report.input_bytes = layout_.total - layout_.input;
+  report.projected_bytes = projected_bytes_;
+  report.counter_bytes = layout_.staging;
+  return report;
 }
 
 void CpuEngine::submit(std::function<void()> call) {
@@ -120,11 +134,12 @@ void CpuEngine::synchronize() {
     queue_changed_.wait(lock, [&] { return completed_ >= target; });
     refused = std::exchange(refused_, nullptr);
   }
-  check();
   if (refused) std::rethrow_exception(refused);
+  check();
 }
 
-void CpuEngine::check() const {
+void CpuEngine::check() {
+  watch_.stopped();  // reads what peers may have told meanwhile
   if (const auto record = watch_.failure()) throw WaitTimeout(*record, rank_);
 }
 
@@ -139,8 +154,11 @@ void CpuEngine::drive() {
     std::exception_ptr refused;
     try {
       call();
+    } catch (const CallRefused&) {
+      refused = std::current_exception();
     } catch (...) {
       refused = std::current_exception();
+      watch_.fail(watch_.filled({.what = WaitFor::kError, .peer = rank_}));
     }
     call = nullptr;  // what it borrows is free before anybody is told that it has completed
     lock.lock();
@@ -151,47 +169,62 @@ void CpuEngine::drive() {
 }
 
 bool CpuEngine::begin_call() {
-  recorder_.clear();
-  const uint64_t next = epoch() + 1;
-  watch_.begin(next, peers_.empty() ? options_.warmup_timeout_ns : options_.timeout_ns);
+  const bool first = epoch() == cpu_.faults.first_epoch;
+  watch_.begin(epoch() + 1, first ? options_.warmup_timeout_ns : options_.timeout_ns);
   if (watch_.stopped()) return false;
   return !peers_.empty() || connect();
 }
 
-void CpuEngine::begin_epoch() { epoch_.fetch_add(1, std::memory_order_relaxed); }
+void CpuEngine::begin_epoch() {
+  recorder_.clear();
+  epoch_.fetch_add(1, std::memory_order_relaxed);
+}
 
 bool CpuEngine::connect() {
   std::vector<RankMemory> peers;
   for (int32_t peer = 0; peer < layout_.world; ++peer) {
     const auto prepared = [&] {
-      const RankMemory part{memory_->peer(peer), &layout_};
-      return part.base != nullptr && part.ready().load(std::memory_order_acquire) == 1;
+      const RankMemory part = watch_.memory_of(peer);
+      return part.base != nullptr && part.ready().load(std::memory_order_acquire) != RankState::kNotReady;
     };
     if (!watch_.wait({.what = WaitFor::kMemory, .peer = peer}, prepared, [](WaitRecord&) {})) return false;
-    peers.push_back({memory_->peer(peer), &layout_});
+    if (peer != rank_ && !watch_.meet(peer)) return false;
+    peers.push_back(watch_.memory_of(peer));
   }
-  peers_ = peers;
-  watch_.connect(std::move(peers));
+  peers_ = std::move(peers);
   return true;
 }
 
 bool CpuEngine::wait_for_arrivals(Word word, WaitFor what, std::span<const int64_t> rows, int64_t row_bytes,
                                   std::vector<uint64_t>& totals) {
-  // All totals move first: a call that fails half-way is the session's last, but its records must be right.
-  std::vector<uint64_t> before = totals;
   for (size_t peer = 0; peer < totals.size(); ++peer) {
-    if (static_cast<int32_t>(peer) != rank_) totals[peer] += static_cast<uint64_t>(rows[peer] * row_bytes);
-  }
-  for (size_t peer = 0; peer < totals.size(); ++peer) {
-    if (totals[peer] == before[peer]) continue;
+    if (static_cast<int32_t>(peer) == rank_ || rows[peer] == 0) continue;
+    const uint64_t before = totals[peer];
+    totals[peer] += static_cast<uint64_t>(rows[peer] * row_bytes);
     const auto arrived = own_.word(word, static_cast<int32_t>(peer));
     // Acquire: pairs with the peer's release that counted the bytes; the rows can be read.
     const auto complete = [&] { return arrived.load(std::memory_order_acquire) >= totals[peer]; };
     const auto observe = [&](WaitRecord& record) {
-      record.seen = arrived.load(std::memory_order_relaxed) - before[peer];
-      record.expected = totals[peer] - before[peer];
+      record.seen = arrived.load(std::memory_order_relaxed) - before;
+      record.expected = totals[peer] - before;
     };
     if (!watch_.wait({.what = what, .peer = static_cast<int32_t>(peer)}, complete, observe)) return false;
+  }
+  return true;
+}
+
+bool CpuEngine::same_plans(const PlanData& plan) {
+  for (int32_t peer = 0; peer < layout_.world; ++peer) {
+    if (peer == rank_ || plan.returned_rows[static_cast<size_t>(peer)] == 0) continue;
+    // Ordered by the acquire of the peer's arrivals. The peer sends nothing of its next call before it has our credit,
+    // so the word is of this call.
+    const uint64_t theirs = own_.word(Word::kPlan, peer).load(std::memory_order_relaxed);
+    if (theirs == plan.fingerprint) continue;
+    WaitRecord record = watch_.filled({.what = WaitFor::kSamePlan, .peer = peer});
+    record.seen = theirs;
+    record.expected = plan.fingerprint;
+    watch_.fail(record);
+    return false;
   }
   return true;
 }
@@ -220,8 +253,7 @@ bool CpuEngine::dispatch(const PlanData& plan, const CopyIndex& index, const Ten
                           .watch = &watch_};
   const bool sent = recorder_.span(kDriver, Span::kDispatch, -1, -1, [&] {
     if (!wait_for_dispatch_credits(task)) return false;
-    producers_.start([&task](int32_t) { dispatch_rows(task); });
-    producers_.join();
+    producers_.start([&task](int32_t) { dispatch_rows(task); }).join();
     publish_dispatch(task, driver_delay_);
     return true;
   });
@@ -231,15 +263,14 @@ bool CpuEngine::dispatch(const PlanData& plan, const CopyIndex& index, const Ten
   });
 }
 
-void CpuEngine::produce(ProduceTask& task, bool join) {
+WorkerPool::Job CpuEngine::produce(ProduceTask& task) {
   tile_ticket_ = 0;
   task.ticket = &tile_ticket_;
   task.recorder = &recorder_;
   task.epoch = epoch();
-  producers_.start([this, task](int32_t worker) {
+  return producers_.start([this, task](int32_t worker) {
     produce_tiles(task, kDriver + 1 + worker, workers_[static_cast<size_t>(worker)].scratch);
   });
-  if (join) producers_.join();
 }
 
 void CpuEngine::first_projection(const PlanData& plan, const TensorView& up, ExpertKind kind) {
@@ -260,7 +291,7 @@ void CpuEngine::first_projection(const PlanData& plan, const TensorView& up, Exp
                    .ticket = nullptr,
                    .recorder = nullptr,
                    .span = Span::kFirstProjection};
-  produce(task, true);
+  produce(task).join();
 }
 
 bool CpuEngine::return_rows(const ReturnCall& call) {
@@ -295,20 +326,22 @@ bool CpuEngine::return_rows(const ReturnCall& call) {
                                  .ticket = &segment_ticket_,
                                  .watch = &watch_,
                                  .recorder = &recorder_};
-  produce(produce_task, call.mode == RunMode::kSerial);  // the producer first: it waits for nobody
-  consumers_.start([this, &consume_task](int32_t worker) {
+  WorkerPool::Job producing = produce(produce_task);  // the producer first: it waits for nobody
+  if (call.mode == RunMode::kSerial) producing.join();
+  WorkerPool::Job consuming = consumers_.start([this, &consume_task](int32_t worker) {
     consume_segments(consume_task, kDriver + 1 + cpu_.producer_threads + worker,
                      consumer_delays_[static_cast<size_t>(worker)]);
   });
   const bool arrived = recorder_.span(kDriver, Span::kArrivalWait, -1, -1, [&] {
-    return wait_for_arrivals(Word::kReturned, WaitFor::kArrival, plan.returned_rows, row_bytes, returned_);
+    return wait_for_arrivals(Word::kReturned, WaitFor::kArrival, plan.returned_rows, row_bytes, returned_) &&
+           same_plans(plan);
   });
-  producers_.join();
+  producing.join();
   if (arrived) recorder_.span(kDriver, Span::kReduce, -1, -1, [&] { reduce(call); });
-  consumers_.join();
+  consuming.join();
   if (!arrived || watch_.stopped()) return false;
   // Own rows are sent and read, staging is read: from here on they are free.
-  poison(output_.get(), rows_capacity_ * row_bytes);
+  poison(output_.get(), output_bytes_);
   poison(own_.staging(), layout_.input - layout_.staging);
   publish_credit(Word::kCredit);
   if (options_.input_width > 0) {
@@ -331,8 +364,7 @@ void CpuEngine::reduce(const ReturnCall& call) {
                         .ticket = &token_ticket_};
   producers_.start([this, &task](int32_t worker) {
     reduce_tokens(task, workers_[static_cast<size_t>(worker)].sum.data());
-  });
-  producers_.join();
+  }).join();
 }
 
 }  // namespace tileoverlap

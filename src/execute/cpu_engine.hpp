@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "core/zeroed_bytes.hpp"
@@ -61,13 +60,14 @@ class CpuEngine {
   SizeReport sizes() const;
   Timeline timeline() const { return recorder_.timeline(); }
 
-  // Queues a call for the driver thread. What it throws is kept for synchronize().
+  // Queues a call for the driver thread. What it throws is kept for synchronize(); anything but CallRefused ends the
+  // engine, and the peers are told.
   void submit(std::function<void()> call);
   void synchronize();
-  void check() const;  // throws the WaitTimeout of a failed call
+  void check();  // throws the WaitTimeout of a failed call
 
   // For calls, on the driver thread. Each returns false when the call has failed.
-  bool begin_call();  // before anything that peers take part in
+  bool begin_call();   // before anything that peers take part in
   void begin_epoch();  // the next epoch: only for a call that all ranks run
   bool dispatch(const PlanData& plan, const CopyIndex& index, const TensorView& x);  // rows out and in
   void first_projection(const PlanData& plan, const TensorView& up, ExpertKind kind);
@@ -75,7 +75,7 @@ class CpuEngine {
 
   const std::byte* dispatched_rows() const { return own_.input(); }
   const std::byte* projected_rows() const { return projected_.get(); }
-  Exchange& exchange() { return *exchange_; }
+  Exchange& exchange() { return memory_->exchange(); }
   Watch& watch() { return watch_; }
   Recorder& recorder() { return recorder_; }
   static constexpr int32_t kDriver = 0;  // worker number in timelines
@@ -87,11 +87,14 @@ class CpuEngine {
     std::vector<float> sum;
   };
 
+  std::vector<Worker> make_workers() const;
+  std::vector<Delay> make_consumer_delays() const;
   void drive();
   bool connect();
   bool wait_for_arrivals(Word word, WaitFor what, std::span<const int64_t> rows, int64_t row_bytes,
                          std::vector<uint64_t>& totals);
-  void produce(ProduceTask& task, bool join);
+  bool same_plans(const PlanData& plan);
+  [[nodiscard]] WorkerPool::Job produce(ProduceTask& task);
   void reduce(const ReturnCall& call);
   void publish_credit(Word word);
   void poison(std::byte* memory, int64_t bytes) const;
@@ -100,15 +103,11 @@ class CpuEngine {
   const CpuOptions cpu_;
   const EngineOptions options_;
   const int64_t rows_capacity_;
+  const int64_t output_bytes_, projected_bytes_;
   const WorkspaceLayout layout_;
-  const std::shared_ptr<SymmetricMemory> memory_;
-  const std::unique_ptr<Exchange> exchange_;
-  const RankMemory own_;
-  std::vector<RankMemory> peers_;
   const ZeroedBytes output_, projected_;
   const TileFlags flags_;
   Recorder recorder_;
-  Watch watch_;
   std::atomic<uint64_t> epoch_;
   std::vector<uint64_t> returned_, dispatched_;  // bytes expected from each peer, of all calls
   std::vector<Worker> workers_;                  // producers
@@ -116,15 +115,20 @@ class CpuEngine {
   Delay driver_delay_;
   TaskOrder tile_order_, first_order_, segment_order_, token_order_;
   std::atomic<int64_t> tile_ticket_{0}, segment_ticket_{0}, token_ticket_{0};
-  WorkerPool producers_, consumers_;
-
   std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
   std::deque<std::function<void()>> queue_;
   uint64_t submitted_ = 0, completed_ = 0;
   bool stop_ = false;
   std::exception_ptr refused_;  // of the first call since the last synchronize() that threw
-  std::thread driver_;
+
+  // Behind everything that its users use, and in front of the memory that peers see: what can fail at prepare has
+  // happened before they see it.
+  WorkerPool producers_, consumers_, driver_;
+  const std::shared_ptr<SymmetricMemory> memory_;
+  const RankMemory own_;
+  Watch watch_;
+  std::vector<RankMemory> peers_;  // empty before the first call
 };
 
 }  // namespace tileoverlap

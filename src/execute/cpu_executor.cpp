@@ -1,5 +1,7 @@
 #include "tileoverlap/execute/cpu_executor.hpp"
 
+#include <limits>
+
 #include "core/text.hpp"
 #include "execute/cpu_session.hpp"
 
@@ -35,6 +37,9 @@ std::unique_ptr<Executor> make_cpu_executor(std::shared_ptr<Transport> transport
                                       {"consumer_threads", options.consumer_threads}}) {
     constexpr int32_t kMost = 1024;
     if (threads < 1 || threads > kMost) throw InvalidArgument(text(what, " must lie in 1..", kMost, ", got ", threads));
+  }
+  if (options.faults.first_epoch > std::numeric_limits<uint64_t>::max() / 2) {
+    throw InvalidArgument(text("first_epoch must be below 2^63, got ", options.faults.first_epoch));
   }
   if (options.faults.max_delay_us < 0) {
     throw InvalidArgument(text("max_delay_us must not be negative, got ", options.faults.max_delay_us));

@@ -1,14 +1,19 @@
+#include <optional>
+
 #include "core/text.hpp"
-#include "execute/call_vote.hpp"
 #include "execute/checks.hpp"
 #include "execute/cpu_engine.hpp"
 #include "execute/cpu_session.hpp"
+#include "transport/call_vote.hpp"
 
 namespace tileoverlap {
 namespace {
 
 LayerOptions checked(LayerOptions options, const Transport& transport) {
   check_common(common(options), transport);
+  if (std::string(name(options.expert)) == "?") {
+    throw InvalidArgument(text("expert must be single, gelu or silu_gate, got the value ", static_cast<int>(options.expert)));
+  }
   check_row_bytes("hidden", options.hidden, options.dtype);
   check_row_bytes("inner", options.inner, options.dtype);
   fill_timeouts(options.timeout_ns, options.warmup_timeout_ns);
@@ -56,13 +61,15 @@ class CpuLayer final : public MoeLayer {
       engine_.submit([this, call, vote = std::move(vote)] { run_call(call, vote); });
     } catch (const Error& error) {
       // Peers have made this call, too: tell them, or they would wait for it until their limits.
-      engine_.submit([this, vote = CallVote{.counts = {}, .refusal = error.what()}] { vote_on_call(vote); });
+      engine_.submit([this, vote = CallVote{.counts = {}, .refusal = error.what()}] {
+        if (engine_.begin_call()) engine_.exchange().post(vote.encode());
+      });
       throw;
     }
   }
 
   void synchronize() override { engine_.synchronize(); }
-  void check() const override { engine_.check(); }
+  void check() override { engine_.check(); }
   int32_t rank() const override { return engine_.rank(); }
   uint64_t epoch() const override { return engine_.epoch(); }
   const LayerOptions& options() const override { return options_; }
@@ -78,6 +85,7 @@ class CpuLayer final : public MoeLayer {
  private:
   CheckedCall check_call(const LayerArgs& args) const {
     const int64_t experts = options_.placement.experts_on(rank());
+    check_mode(args.mode);
     CheckedCall call{.x = {}, .up = {}, .down = {}, .tokens = {}, .mode = args.mode};
     call.tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options_.dtype, options_.top_k,
                                options_.max_tokens, options_.hidden, rank());
@@ -109,49 +117,39 @@ class CpuLayer final : public MoeLayer {
   std::vector<int32_t> vote_on_call(const CallVote& mine) {
     if (!engine_.begin_call()) return {};
     Watch& watch = engine_.watch();
+    int32_t closed = -1;  // the peer that has gone without a vote
     std::vector<std::vector<std::byte>> messages;
     try {
       messages = engine_.exchange().all_gather(mine.encode(), watch.limit_ns(), [&](int32_t missing) {
-        if (watch.stopped()) return true;
-        if (!watch.peer_closed(missing)) return false;
-        watch.fail({.what = WaitFor::kPeerClosed, .rank = rank(), .peer = missing, .epoch = epoch() + 1});
-        return true;
+        closed = watch.peer_closed(missing) ? missing : -1;
+        return closed >= 0 || watch.stopped();
       });
     } catch (const WaitTimeout& timeout) {
       WaitRecord record = timeout.record();
       record.epoch = epoch() + 1;  // the exchange counts refused calls, too
       watch.fail(record);
+      return {};
     }
-    if (messages.empty()) return {};
-    std::vector<int32_t> counts;
-    for (size_t peer = 0; peer < messages.size(); ++peer) {
-      const CallVote vote = CallVote::decode(messages[peer]);
-      if (!vote.refusal.empty()) {
-        if (static_cast<int32_t>(peer) == rank()) return {};  // forward() has thrown the reason
-        throw CallRefused(text("rank ", peer, " refused the call: ", vote.refusal));
-      }
-      counts.insert(counts.end(), vote.counts.begin(), vote.counts.end());
+    if (messages.empty()) {
+      if (!watch.stopped()) watch.fail_closed(closed);
+      return {};
     }
-    return counts;
+    return collect_counts(messages, rank(), options_.placement.experts());
   }
 
   void run_call(const CheckedCall& call, const CallVote& vote) {
     Recorder& recorder = engine_.recorder();
-    std::vector<int32_t> gathered;
-    {
-      // begin_call() clears the recorder, so the span is put down behind it.
-      const int64_t begin = now_ns();
-      gathered = vote_on_call(vote);
-      recorder.add({Span::kCounts, rank(), CpuEngine::kDriver, -1, -1, begin, now_ns()});
-    }
+    const int64_t begin = now_ns();
+    std::vector<int32_t> gathered = vote_on_call(vote);
     if (engine_.watch().stopped()) return;
-    std::shared_ptr<const Plan> plan;
+    engine_.begin_epoch();
+    recorder.add({Span::kCounts, rank(), CpuEngine::kDriver, -1, -1, begin, now_ns()});
+    std::optional<Plan> plan;
     recorder.span(CpuEngine::kDriver, Span::kPlan, -1, -1, [&] {
       const RouteCounts counts(options_.placement, std::move(gathered));
-      plan = std::make_shared<Plan>(make_plan(options_.placement, rank(), counts, options_.hidden, options_.plan));
+      plan = make_plan(options_.placement, rank(), counts, options_.hidden, options_.plan);
       fill_copy_index(*plan, call.tokens.ids, index_);
     });
-    engine_.begin_epoch();
     if (!engine_.dispatch(**plan, index_, call.x)) return;
     if (has_first_projection(options_)) engine_.first_projection(**plan, call.up, options_.expert);
     engine_.return_rows({.plan = &**plan,

@@ -30,6 +30,7 @@ class CpuSession final : public Session {
 
   void run(const Plan& plan, const RunArgs& args) override {
     engine_.check();
+    check_mode(args.mode);
     check_plan_fits(*plan);
     const TensorView rows = check_tensor(args.rows, {.argument = "rows",
                                                      .dtypes = {options_.dtype},
@@ -65,16 +66,11 @@ class CpuSession final : public Session {
   }
 
   void synchronize() override { engine_.synchronize(); }
-  void check() const override { engine_.check(); }
+  void check() override { engine_.check(); }
   int32_t rank() const override { return engine_.rank(); }
   uint64_t epoch() const override { return engine_.epoch(); }
   const SessionOptions& options() const override { return options_; }
-  SizeReport sizes() const override {
-    SizeReport report = engine_.sizes();
-    report.total_bytes -= report.input_bytes;
-    report.input_bytes = 0;  // the caller's
-    return report;
-  }
+  SizeReport sizes() const override { return engine_.sizes(); }
   Timeline timeline() const override { return engine_.timeline(); }
   std::string repr() const override {
     return text("CpuSession(rank=", rank(), " of ", options_.placement.world(), ", dtype='", name(options_.dtype),

@@ -20,11 +20,15 @@ enum class Word : int32_t {
   kReturned,        // bytes that the peer has returned to this rank, of all calls
   kDispatchCredit,  // last epoch of which the peer's input rows are free again
   kCredit,          // last epoch of which the peer's staging is free again
+  kPlan,            // fingerprint of the plan whose rows the peer counts in kReturned
   kClosed,          // 1 once the peer has closed its session
   kFailed,          // 1 once the peer has written its WaitRecord into our inbox
 };
-inline constexpr int64_t kWords = 6;
+inline constexpr int64_t kWords = 7;
 inline constexpr int64_t kWordStride = 64;  // bytes; a cache line each, since different peers write them
+
+// What has become of a rank, for peers that come later than it went.
+enum RankState : uint64_t { kNotReady, kReady, kClosed, kFailed };
 
 struct WorkspaceLayout {
   int32_t world = 0;
@@ -56,7 +60,7 @@ struct RankMemory {
   std::atomic_ref<uint64_t> word(Word word, int32_t writer) const {
     return at(layout->words + (static_cast<int64_t>(word) * layout->world + writer) * kWordStride);
   }
-  // 1 once the rank has initialised its part: nobody may write into it before.
+  // A RankState: nobody may write rows or counters into the part before it is kReady.
   std::atomic_ref<uint64_t> ready() const { return at(layout->ready); }
   // Counts the failures that peers reported: one word to look at while waiting.
   std::atomic_ref<uint64_t> alarm() const { return at(layout->alarm); }

@@ -2,12 +2,13 @@
 // Bounded waits: every wait of a rank goes through its Watch, which ends it when what it waits for is there, when its
 // limit has passed, when a peer reports a failure or has closed, or when this rank closes.
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <vector>
 
 #include "execute/cpu_workspace.hpp"
 #include "execute/recorder.hpp"
@@ -36,52 +37,71 @@ class Backoff {
 
 class Watch {
  public:
-  Watch(int32_t rank, RankMemory own) : rank_(rank), own_(own) {}
+  Watch(int32_t rank, const SymmetricMemory& memory, const WorkspaceLayout& layout)
+      : rank_(rank), memory_(memory), layout_(layout), own_{memory.local(), &layout} {}
 
   // Before each call, by the driver.
   void begin(uint64_t epoch, int64_t limit_ns) {
     epoch_ = epoch;
     limit_ns_ = limit_ns;
   }
-  // When all ranks' memory is known: whom to tell of a failure.
-  void connect(std::vector<RankMemory> peers) { peers_ = std::move(peers); }
+  int64_t limit_ns() const { return limit_ns_; }
 
   // Waits until ready() returns true; false when the call has failed or this rank closes. `ready` makes the acquire
   // and names the release it pairs with. `site` says what is waited for; rank, epoch and limit are filled in here,
   // `observe(record)` fills in what was seen when the limit has passed.
   template <class Ready, class Observe>
-  bool wait(WaitRecord site, Ready&& ready, Observe&& observe) {
+  bool wait(const WaitRecord& site, Ready&& ready, Observe&& observe) {
     if (ready()) return true;
     const int64_t begin = now_ns();
     Backoff backoff;
-    while (!ready()) {
-      if (stopped()) return false;
-      // The peer writes kClosed last: what it had done before is visible now, so one more look decides.
+    while (!stopped()) {
+      if (ready()) return true;
       if (site.peer != rank_ && peer_closed(site.peer)) {
+        // The peer writes this word last. What it had done before is visible now, so one more look decides; what it
+        // may have failed of is too, and says more than that it is gone.
         if (ready()) return true;
-        site.what = WaitFor::kPeerClosed;
-        expire(site, observe);
+        if (!stopped()) fail_closed(site.peer);
         return false;
       }
       if (now_ns() - begin >= limit_ns_) {
-        expire(site, observe);
+        if (ready()) return true;  // this thread itself may have been held up
+        WaitRecord record = filled(site);
+        observe(record);
+        fail(record);
         return false;
       }
       backoff.pause();
     }
-    return true;
+    return false;
   }
 
   // True once waits are pointless: this rank has failed or closes, or a peer has reported a failure.
   bool stopped() {
     if (stop_.load(std::memory_order_acquire)) return true;
-    if (own_.alarm().load(std::memory_order_acquire) == 0) return false;
-    read_inbox();
+    if (own_.alarm().load(std::memory_order_acquire) == 0) return false;  // pairs with tell()
+    for (int32_t peer = 0; peer < layout_.world; ++peer) {
+      // Acquire: pairs with the release in tell(); the record is there.
+      if (own_.word(Word::kFailed, peer).load(std::memory_order_acquire) != 0) adopt(own_, peer);
+    }
     return true;
   }
 
   bool peer_closed(int32_t peer) const {
     return own_.word(Word::kClosed, peer).load(std::memory_order_acquire) != 0;  // pairs with close()
+  }
+
+  // Takes note of what has become of a peer before this rank was there to be told. True if the peer's part can be used.
+  bool meet(int32_t peer) {
+    const RankMemory part = memory_of(peer);
+    const uint64_t state = part.ready().load(std::memory_order_acquire);  // pairs with the releases of `ready`
+    if (state == RankState::kFailed) {
+      adopt(part, peer);
+      return false;
+    }
+    // Its last call may not have needed us, and ours may not need it: only a wait can tell.
+    if (state == RankState::kClosed) own_.word(Word::kClosed, peer).store(1, std::memory_order_release);
+    return true;
   }
 
   // Ends this rank's call with `record` and tells the peers, unless it has failed before.
@@ -92,13 +112,16 @@ class Watch {
       failure_ = record;
     }
     stop_.store(true, std::memory_order_release);
-    for (size_t peer = 0; peer < peers_.size(); ++peer) {
-      if (static_cast<int32_t>(peer) == rank_ || peers_[peer].base == nullptr) continue;
-      std::memcpy(peers_[peer].inbox(rank_), &record, sizeof(record));
-      // Release: the record is there before the word, the word before the alarm. Pairs with read_inbox and stopped.
-      peers_[peer].word(Word::kFailed, rank_).store(1, std::memory_order_release);
-      peers_[peer].alarm().fetch_add(1, std::memory_order_release);
-    }
+    tell(own_, record);  // for peers that come later: see meet()
+    own_.ready().store(RankState::kFailed, std::memory_order_release);
+    for_each_peer([&](const RankMemory& part) { tell(part, record); });
+  }
+  void fail_closed(int32_t peer) { fail(filled({.what = WaitFor::kPeerClosed, .peer = peer})); }
+  WaitRecord filled(WaitRecord record) const {
+    record.rank = rank_;
+    record.epoch = epoch_;
+    record.timeout_ns = limit_ns_;
+    return record;
   }
 
   // Makes all waits of this rank end: it is being destroyed.
@@ -106,45 +129,49 @@ class Watch {
 
   // Tells the peers that nothing more will come from this rank. After its last write to them.
   void close() {
-    for (size_t peer = 0; peer < peers_.size(); ++peer) {
-      if (static_cast<int32_t>(peer) == rank_ || peers_[peer].base == nullptr) continue;
-      peers_[peer].word(Word::kClosed, rank_).store(1, std::memory_order_release);
-    }
+    if (!failure()) own_.ready().store(RankState::kClosed, std::memory_order_release);
+    for_each_peer([&](const RankMemory& part) { part.word(Word::kClosed, rank_).store(1, std::memory_order_release); });
   }
 
   std::optional<WaitRecord> failure() const {
     const std::scoped_lock lock(mutex_);
     return failure_;
   }
-  int64_t limit_ns() const { return limit_ns_; }
+
+  RankMemory memory_of(int32_t peer) const { return {memory_.peer(peer), &layout_}; }
 
  private:
-  template <class Observe>
-  void expire(WaitRecord& site, Observe& observe) {
-    site.rank = rank_;
-    site.epoch = epoch_;
-    site.timeout_ns = limit_ns_;
-    observe(site);
-    fail(site);
+  // Writes the record into a part's inbox, then rings. Release, twice: the record before the word, the word before
+  // the alarm.
+  void tell(const RankMemory& part, const WaitRecord& record) const {
+    std::memcpy(part.inbox(rank_), &record, sizeof(record));
+    part.word(Word::kFailed, rank_).store(1, std::memory_order_release);
+    part.alarm().fetch_add(1, std::memory_order_release);
   }
 
-  void read_inbox() {
-    for (int32_t peer = 0; peer < own_.layout->world; ++peer) {
-      if (own_.word(Word::kFailed, peer).load(std::memory_order_acquire) == 0) continue;  // pairs with fail()
-      WaitRecord record;
-      std::memcpy(&record, own_.inbox(peer), sizeof(record));
-      {
-        const std::scoped_lock lock(mutex_);
-        if (!failure_.has_value()) failure_ = record;
-      }
-      stop_.store(true, std::memory_order_release);
-      return;
+  void adopt(const RankMemory& part, int32_t writer) {
+    WaitRecord record;
+    std::memcpy(&record, part.inbox(writer), sizeof(record));
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!failure_.has_value()) failure_ = record;
+    }
+    stop_.store(true, std::memory_order_release);
+  }
+
+  // Those that are there: a failure may come before all have been met.
+  template <class Visit>
+  void for_each_peer(Visit visit) const {
+    for (int32_t peer = 0; peer < layout_.world; ++peer) {
+      const RankMemory part = memory_of(peer);
+      if (peer != rank_ && part.base != nullptr) visit(part);
     }
   }
 
   const int32_t rank_;
+  const SymmetricMemory& memory_;
+  const WorkspaceLayout& layout_;
   const RankMemory own_;
-  std::vector<RankMemory> peers_;
   uint64_t epoch_ = 0;
   int64_t limit_ns_ = 0;
   std::atomic<bool> stop_{false};

@@ -1,6 +1,7 @@
 #include "tileoverlap/plan/capacity.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 
 #include "core/text.hpp"
@@ -20,6 +21,15 @@ int64_t max_copies(int64_t experts, const Capacity& capacity) {
 // Most runs of one owner that hold a row.
 int64_t max_runs(int64_t experts, const Capacity& capacity) { return min64(experts, max_copies(experts, capacity)); }
 
+void check(const Placement& placement, int32_t rank, const PlanOptions& options) {
+  if (rank < 0 || rank >= placement.world()) {
+    throw InvalidArgument(text("rank must lie in ", range_text(0, placement.world()), ", got ", rank));
+  }
+  if (options.tile_m <= 0 || options.tile_n <= 0) {
+    throw InvalidArgument(text("tile_m and tile_n must be positive, got ", options.tile_m, " and ", options.tile_n));
+  }
+}
+
 void check(const Capacity& capacity) {
   if (capacity.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", capacity.max_tokens));
   if (capacity.top_k <= 0) throw InvalidArgument(text("top_k must be positive, got ", capacity.top_k));
@@ -28,20 +38,23 @@ void check(const Capacity& capacity) {
   }
 }
 
-// Product of sizes; a report that wrapped around would size a buffer.
-int64_t bytes_of(int64_t rows, int64_t row_elements, int64_t element_bytes) {
-  int64_t row_bytes = 0, bytes = 0;
-  if (__builtin_mul_overflow(row_elements, element_bytes, &row_bytes) ||
-      __builtin_mul_overflow(rows, row_bytes, &bytes)) {
-    throw InvalidArgument(text(rows, " rows of ", row_elements, " elements of ", element_bytes, " bytes pass 2^63 bytes"));
+// Product of sizes, none negative; a product that wrapped around would size a buffer.
+int64_t checked_product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (__builtin_mul_overflow(product, factor, &product)) {
+      throw InvalidArgument(text("sizes ", shape_text(factors.begin(), static_cast<int64_t>(factors.size())),
+                                 " multiply to more than 2^63"));
+    }
   }
-  return bytes;
+  return product;
 }
 
 }  // namespace
 
 int64_t max_padded_bands(int64_t experts, int64_t owner_count, const Capacity& capacity, int32_t tile_m) {
   check(capacity);
+  if (tile_m <= 0) throw InvalidArgument(text("tile_m must be positive, got ", tile_m));
   const int64_t runs = max_runs(experts, capacity);
   if (runs == 0) return 0;
   // A run's first row opens a band and each further tile_m rows another: the worst routing gives every run one row
@@ -53,6 +66,7 @@ int64_t max_padded_bands(int64_t experts, int64_t owner_count, const Capacity& c
 }
 
 int64_t max_bands(const Placement& placement, int32_t rank, const Capacity& capacity, const PlanOptions& options) {
+  check(placement, rank, options);
   check(capacity);
   const int64_t experts = placement.experts_on(rank);
   const int64_t world = placement.world();
@@ -64,6 +78,7 @@ int64_t max_bands(const Placement& placement, int32_t rank, const Capacity& capa
 }
 
 int64_t max_segments(const Placement& placement, int32_t rank, const Capacity& capacity, const PlanOptions& options) {
+  check(placement, rank, options);
   check(capacity);
   const int64_t experts = placement.experts_on(rank);
   const int64_t remote_owners = placement.world() - 1;
@@ -71,30 +86,29 @@ int64_t max_segments(const Placement& placement, int32_t rank, const Capacity& c
   return remote_owners * (2 * max_runs(experts, capacity) + max_copies(experts, capacity) / options.tile_m);
 }
 
+int64_t max_rows(const Placement& placement, int32_t rank, const Capacity& capacity, const PlanOptions& options) {
+  return checked_product({max_bands(placement, rank, capacity, options), options.tile_m});
+}
+
 SizeReport size_report(const Placement& placement, int32_t rank, const Capacity& capacity, DType dtype, int64_t k,
                        int64_t n, const PlanOptions& options) {
-  if (rank < 0 || rank >= placement.world()) {
-    throw InvalidArgument(text("rank must lie in 0..", placement.world() - 1, ", got ", rank));
-  }
   if (k <= 0 || n <= 0) throw InvalidArgument(text("k and n must be positive, got k = ", k, ", n = ", n));
-  if (options.tile_m <= 0 || options.tile_n <= 0) {
-    throw InvalidArgument(text("tile_m and tile_n must be positive, got ", options.tile_m, " and ", options.tile_n));
-  }
-  const int64_t bands = max_bands(placement, rank, capacity, options);
-  const int64_t rows = bands * options.tile_m;
+  const int64_t rows = max_rows(placement, rank, capacity, options);
+  const int64_t flag_bytes = sizeof(uint64_t);
   SizeReport report;
-  report.staging_bytes = bytes_of(capacity.max_tokens * capacity.top_k, n, size_of(dtype));
-  report.output_bytes = bytes_of(rows, n, size_of(dtype));
-  report.input_bytes = bytes_of(rows, k, size_of(dtype));
-  report.flag_bytes = bytes_of(bands, ceil_div(n, options.tile_n), sizeof(uint64_t));
-  report.counter_bytes = bytes_of(4, placement.world(), sizeof(uint64_t));  // arrivals and credits, both ways
-  for (const int64_t part : {report.staging_bytes, report.output_bytes, report.input_bytes, report.flag_bytes,
-                             report.counter_bytes}) {
-    if (__builtin_add_overflow(report.total_bytes, part, &report.total_bytes)) {
-      throw InvalidArgument("the parts of the workspace pass 2^63 bytes");
-    }
-  }
+  report.staging_bytes = checked_product({capacity.max_tokens * capacity.top_k, n, size_of(dtype)});
+  report.output_bytes = checked_product({rows, n, size_of(dtype)});
+  report.input_bytes = checked_product({rows, k, size_of(dtype)});
+  report.flag_bytes = checked_product({rows / options.tile_m, ceil_div(n, options.tile_n), flag_bytes});
   return report;
+}
+
+int64_t SizeReport::total_bytes() const {
+  int64_t total = 0;
+  for (const int64_t part : {staging_bytes, output_bytes, input_bytes, projected_bytes, flag_bytes, counter_bytes}) {
+    if (__builtin_add_overflow(total, part, &total)) throw InvalidArgument("the workspace passes 2^63 bytes");
+  }
+  return total;
 }
 
 }  // namespace tileoverlap

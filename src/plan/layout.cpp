@@ -21,6 +21,12 @@ std::string repr(const PlanOptions& options) {
 
 namespace build {
 
+void check_layout(Layout layout) {
+  if (layout != Layout::kOwnerAligned && layout != Layout::kCompact) {
+    throw InvalidArgument(text("layout must be owner_aligned or compact, got the value ", static_cast<int32_t>(layout)));
+  }
+}
+
 void lay_out_rows(const RouteCounts& counts, PlanData& plan) {
   const int32_t world = plan.placement.world();
   const int32_t rank = plan.rank;

@@ -24,10 +24,25 @@ void check_inputs(const Placement& placement, int32_t rank, const RouteCounts& c
   }
   require_positive("n", n);
   if (n > std::numeric_limits<int32_t>::max()) throw InvalidArgument(text("n must be below 2^31, got ", n));
+  build::check_layout(options.layout);
   require_positive("tile_m", options.tile_m);
   require_positive("tile_n", options.tile_n);
   require_positive("bands_per_segment", options.bands_per_segment);
   require_positive("group", options.group);
+}
+
+// Mixes what all ranks' plans of one call have in common (FNV-1a over words, with a final mix). Not for adversaries:
+// it catches ranks that run different calls.
+uint64_t fingerprint(const Placement& placement, const RouteCounts& counts, int64_t n, const PlanOptions& options) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3u; };
+  for (const int32_t begin : placement.expert_begin()) add(begin);
+  for (const int32_t count : counts.values()) add(count);
+  for (const int64_t value : {n, int64_t{options.tile_m}, int64_t{options.tile_n}, static_cast<int64_t>(options.layout)}) {
+    add(value);
+  }
+  hash ^= hash >> 32;
+  return hash == 0 ? 1 : hash;
 }
 
 }  // namespace
@@ -36,7 +51,7 @@ const Run& Plan::run(int32_t expert, int32_t owner) const {
   const PlanData& plan = *data_;
   const int32_t begin = plan.placement.begin(plan.rank), end = plan.placement.end(plan.rank);
   if (expert < begin || expert >= end || owner < 0 || owner >= world()) {
-    throw InvalidArgument(text("rank ", plan.rank, " of ", world(), " hosts the experts ", begin, "..", end - 1,
+    throw InvalidArgument(text("rank ", plan.rank, " of ", world(), " hosts the experts ", range_text(begin, end),
                                ", got expert ", expert, " and owner ", owner));
   }
   const int64_t position = position_of(plan.rank, owner, world());
@@ -56,6 +71,7 @@ Plan make_plan(const Placement& placement, int32_t rank, const RouteCounts& coun
   auto plan = std::make_shared<PlanData>(
       PlanData{.placement = placement, .rank = rank, .n = static_cast<int32_t>(n), .options = options});
   plan->tiles_n = static_cast<int32_t>(ceil_div(n, options.tile_n));
+  plan->fingerprint = fingerprint(placement, counts, n, options);
   build::lay_out_rows(counts, *plan);
   build::locate_own_copies(counts, *plan);
   build::schedule_bands(*plan);

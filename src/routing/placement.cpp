@@ -35,7 +35,7 @@ Placement Placement::from_begins(std::vector<int32_t> expert_begin) {
 
 int32_t Placement::rank_of(int32_t expert) const {
   if (expert < 0 || expert >= experts()) {
-    throw InvalidArgument(text("expert must lie in 0..", experts() - 1, ", got ", expert));
+    throw InvalidArgument(text("expert must lie in ", range_text(0, experts()), ", got ", expert));
   }
   // The last rank that begins at or before the expert: ranks without experts share their begin with the next.
   const auto after = std::upper_bound(expert_begin_.begin(), expert_begin_.end(), expert);

@@ -22,7 +22,7 @@ void for_each_copy(const TensorView& ids, int32_t experts, int32_t rank, Visit v
         const int64_t id = row[slot];
         if (id == -1) continue;
         if (id < 0 || id >= experts) {
-          throw InvalidArgument(text("topk_ids must lie in 0..", experts - 1, " or be -1 (no copy), got ", id,
+          throw InvalidArgument(text("topk_ids must be -1 (no copy) or lie in ", range_text(0, experts), ", got ", id,
                                      " at rank ", rank, ", token ", token, ", slot ", slot));
         }
         visit(token, static_cast<int32_t>(slot), static_cast<int32_t>(id));

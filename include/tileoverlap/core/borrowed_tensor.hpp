@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
+#include "tileoverlap/core/error.hpp"
 #include "tileoverlap/core/tensor.hpp"
 
 namespace tileoverlap {
@@ -12,6 +14,7 @@ namespace tileoverlap {
 // A contiguous row-major tensor of at most 3 dimensions over memory of the caller's.
 class BorrowedTensor {
  public:
+  // Errors: InvalidArgument for more dimensions.
   BorrowedTensor(void* data, DType dtype, std::initializer_list<int64_t> shape, DLDevice device = {kDLCPU, 0})
       : BorrowedTensor(data, dtype, shape, device, false) {}
   BorrowedTensor(const void* data, DType dtype, std::initializer_list<int64_t> shape, DLDevice device = {kDLCPU, 0})
@@ -27,8 +30,9 @@ class BorrowedTensor {
 
   BorrowedTensor(void* data, DType dtype, std::initializer_list<int64_t> shape, DLDevice device, bool read_only)
       : read_only_(read_only) {
-    const auto dims = std::min<int32_t>(static_cast<int32_t>(shape.size()), kMaxDims);
-    std::copy_n(shape.begin(), dims, shape_);
+    const auto dims = static_cast<int32_t>(shape.size());
+    if (dims > kMaxDims) throw InvalidArgument("a BorrowedTensor has at most 3 dimensions, got " + std::to_string(dims));
+    std::copy(shape.begin(), shape.end(), shape_);
     tensor_ = {data, device, dims, dl_dtype(dtype), shape_, nullptr, 0};
   }
 

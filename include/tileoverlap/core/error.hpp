@@ -54,10 +54,13 @@ enum class WaitFor : int32_t {
   kCredit,           // consume: an owner's staging is free again
   kArrival,          // reduce: the rows that a peer returns to this rank
   kPeerClosed,       // the peer closed its session while this rank still needed it
+  kSamePlan,         // the peer runs another plan: other counts, or the ranks are not in the same call
+  kError,            // an error on `rank` itself ended its call; synchronize() throws it there
 };
 
 // Who waited for whom: written by the wait that reached its limit, kept until the session is destroyed.
-// Indices that do not apply are -1. `seen` and `expected` are epochs for flags and credits, bytes for arrivals.
+// Indices that do not apply are -1. `seen` and `expected` are epochs for flags and credits, bytes of this call for
+// arrivals, fingerprints for plans, and 0 for the others.
 struct WaitRecord {
   WaitFor what = WaitFor::kArrival;
   int32_t rank = -1;     // the rank that waited
@@ -75,7 +78,8 @@ struct WaitRecord {
 TILEOVERLAP_API std::string describe(const WaitRecord& record);
 TILEOVERLAP_API const char* stage_of(WaitFor what);  // the stage's folder name: "consume", "reduce", ...
 
-// A bounded wait reached its limit: on the rank it is raised on, or (then raised_on() differs from record().rank) on a
+// A bounded wait ended without what it waited for, because its limit was reached, the peer has closed, or the ranks'
+// calls do not belong together: on the rank it is raised on, or (then raised_on() differs from record().rank) on a
 // peer that told this one.
 class TILEOVERLAP_API WaitTimeout : public Error {
  public:

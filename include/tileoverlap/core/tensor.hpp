@@ -53,8 +53,8 @@ struct TensorView {
   }
 };
 
-// Checks dtype, device, rank, shape, strides, byte offset, alignment, read-only memory and null data, in this
-// order, and throws DTypeError or InvalidArgument naming the argument, what it was and what was needed.
+// Checks dtype, device, shape, strides, byte offset and alignment, read-only memory and null data, in this order, and
+// throws DTypeError or InvalidArgument naming the argument, what it was and what was needed.
 //  - Rows must be contiguous (last stride 1); outer strides may be larger than the rows they step over, never
 //    smaller, zero or negative, so that no two elements share memory.
 //  - A tensor without elements may have null data and any strides.

@@ -47,15 +47,17 @@ class TILEOVERLAP_API Session {
  public:
   virtual ~Session() = default;
   // Starts a run and returns; runs of one session complete in order. Checks everything first: when it throws
-  // (InvalidArgument, DTypeError, CapacityError), nothing was started or written and the session stays usable.
+  // (InvalidArgument, DTypeError, CapacityError), nothing was started or written and the session stays usable; but
+  // peers do not know: a run that threw is not a step, it must be made again with arguments that hold. (MoeLayer
+  // refuses on all ranks together.) Ranks that run different plans in one step are told so by WaitTimeout (kSamePlan).
   // Throws the WaitTimeout of an earlier run: after one, the session cannot be used again.
   virtual void run(const Plan& plan, const RunArgs& args) = 0;
   // Waits until every run so far has completed, then check().
   virtual void synchronize() = 0;
   // Throws WaitTimeout if a run has failed. Does not wait.
-  virtual void check() const = 0;
+  virtual void check() = 0;
   virtual int32_t rank() const = 0;
-  virtual uint64_t epoch() const = 0;  // runs started
+  virtual uint64_t epoch() const = 0;  // of the last run that has begun
   virtual const SessionOptions& options() const = 0;
   virtual SizeReport sizes() const = 0;
   // Of the last completed run, where options().record_timeline is set. Call after synchronize().

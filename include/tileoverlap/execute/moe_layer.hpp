@@ -61,9 +61,9 @@ class TILEOVERLAP_API MoeLayer {
   // Waits until every call so far has completed; throws WaitTimeout, or CallRefused for the first refused call since
   // the last synchronize().
   virtual void synchronize() = 0;
-  virtual void check() const = 0;  // throws WaitTimeout if a call has failed; does not wait
+  virtual void check() = 0;  // throws WaitTimeout if a call has failed; does not wait
   virtual int32_t rank() const = 0;
-  virtual uint64_t epoch() const = 0;  // calls that ran
+  virtual uint64_t epoch() const = 0;  // of the last call that has begun; refused calls do not count
   virtual const LayerOptions& options() const = 0;
   virtual SizeReport sizes() const = 0;
   virtual Timeline timeline() const = 0;  // of the last completed call; call after synchronize()

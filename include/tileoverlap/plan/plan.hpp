@@ -58,6 +58,9 @@ struct PlanData {
   std::vector<int64_t> dispatch_row = {};       // [experts] first row of this rank's run on the rank that hosts the expert
   std::vector<int64_t> returned_rows = {};      // [world] rows that each other rank returns; 0 for this rank
 
+  // Equal on ranks whose plans belong together: made from the same counts, placement, width, tile and layout.
+  uint64_t fingerprint = 0;
+
   // Of all ranks, so that every rank refuses a call that one of them cannot hold:
   std::vector<int64_t> copies_of = {};          // [world] copies of each owner
 };

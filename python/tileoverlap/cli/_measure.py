@@ -13,14 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tileoverlap import reference
+from tileoverlap._calls import MODES
 from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
 from tileoverlap.cli._workload import Workload
-from tileoverlap.execute import MODES, CpuExecutor, MoeLayer
+from tileoverlap.cpu_executor import CpuExecutor
+from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.progress import Progress
 from tileoverlap.timeline import Timeline, overlap_times
 from tileoverlap.transport import World
 
-__all__ = ["Case", "Measured", "OperatorTimes", "measure"]
+__all__ = ["ELEMENT_BYTES", "Case", "Measured", "OperatorTimes", "measure"]
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Values = Any  # a float array or a Bf16Array
 

@@ -34,12 +34,12 @@ class OutputFile:
             if self._path.is_dir():
                 raise IsADirectoryError(None, "Is a directory")
             if self._path.exists() and not self._path.is_file():
-                self._stream = open(self._path, "wb")  # noqa: SIM115 - closed in __exit__
+                self._stream = open(self._path, "wb")
             else:
                 # Through a link, the file that it points to is replaced.
                 self._path = self._path.resolve()
                 self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
-                self._stream = open(self._partial, "xb")  # noqa: SIM115 - closed in __exit__
+                self._stream = open(self._partial, "xb")
         except OSError as error:
             raise InvalidArgument(
                 f"cannot write {self._what} to {self._path}: {error.strerror or error}"

@@ -40,7 +40,7 @@ def add_routing_arguments(parser: argparse.ArgumentParser, default_routing: str)
         "--experts",
         type=count(),
         metavar="E",
-        help=f"experts of all ranks, {_DEFAULT_EXPERTS} unless given; they need not divide by the ranks",
+        help=f"experts of all ranks, {_DEFAULT_EXPERTS} unless given; need not divide by the ranks",
     )
     parser.add_argument(
         "--top-k",
@@ -52,14 +52,15 @@ def add_routing_arguments(parser: argparse.ArgumentParser, default_routing: str)
         "--tokens",
         type=count(0),
         metavar="T",
-        help=f"tokens on each rank; unless given {_DEFAULT_TOKENS}, or all of a trace that is shorter",
+        help=f"tokens on each rank; unless given {_DEFAULT_TOKENS}, or all of a shorter trace",
     )
     parser.add_argument(
         "--routing",
         default=default_routing,
         metavar="MODE",
-        help=f"{', '.join(MODES)}, {QUICK} (the small simulated trace that comes with the package), or an npz file "
-        "with keys <name>/layerNN/ids [T, k] and, where known, <name>/layerNN/weights",
+        help=f"{', '.join(MODES)}, {QUICK} (the small simulated trace that comes with the "
+        "package), or an npz file with keys <name>/layerNN/ids [T, k] and, where known, "
+        "<name>/layerNN/weights",
     )
     parser.add_argument(
         "--trace-layer",

@@ -50,7 +50,7 @@ def collect() -> dict[str, Any]:
         "numpy": np.__version__,
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
-        "cpu": {"model": _cpu_model(), "cores": os.cpu_count(), "usable": _usable_cores()},
+        "cpu": {"model": _cpu_model(), "cores": os.cpu_count(), "usable": usable_cores()},
         "memory_bytes": memory_bytes(),
         "cuda": _cuda(),
         "nvshmem": _wheels("nvidia-nvshmem-cu"),
@@ -69,8 +69,11 @@ def memory_bytes() -> int | None:
         return None
 
 
-def _usable_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_model() -> str | None:

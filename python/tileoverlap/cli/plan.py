@@ -10,6 +10,7 @@ from typing import Any
 
 from tileoverlap import plotting
 from tileoverlap.cli import _draw
+from tileoverlap.cli._measure import ELEMENT_BYTES
 from tileoverlap.cli._output import OutputFile, print_json
 from tileoverlap.cli._parser import UsageError, choice, count
 from tileoverlap.cli._workload import (
@@ -19,12 +20,10 @@ from tileoverlap.cli._workload import (
     load_workload,
     plan_keywords,
 )
-from tileoverlap.execute import DTYPES
+from tileoverlap.cpu_executor import DTYPES
 from tileoverlap.plan import LAYOUTS, Plan, make_plan, tile_arrays
 
 __all__ = ["add_parser"]
-
-_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def add_parser(commands: Any) -> None:
@@ -32,7 +31,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
         help="draw the layout, tile order and segments of a plan",
-        description="Draws one rank's plan as text, and as a picture, and says how many GEMM rows each layout needs.",
+        description="Draws one rank's plan as text, and as a picture, and says how many GEMM rows "
+        "each layout needs.",
     )
     add_routing_arguments(parser, default_routing="balanced")
     parser.add_argument(
@@ -166,7 +166,7 @@ def _print(
     plan: Plan, plans: dict[str, list[Plan]], workload: Workload, options: argparse.Namespace
 ) -> None:
     limit = sys.maxsize if options.all else options.limit
-    row_bytes = plan.n * _ELEMENT_BYTES[options.dtype]
+    row_bytes = plan.n * ELEMENT_BYTES[options.dtype]
     tokens = sorted({len(part.ids) for part in workload.routed})
     print(
         f"{plan.world} ranks, {workload.placement.experts} experts, "

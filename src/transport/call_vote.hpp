@@ -1,5 +1,5 @@
 #pragma once
-// What a rank says of a layer call before it starts: its counts, or why it refuses.
+// What a rank says at the head of a collective call: its counts, or why it refuses.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "core/text.hpp"
+#include "tileoverlap/core/error.hpp"
 
 namespace tileoverlap {
 
@@ -34,5 +37,22 @@ struct CallVote {
     return vote;
   }
 };
+
+// The votes of all ranks, row by row. Throws CallRefused for the first rank that refuses.
+inline std::vector<int32_t> collect_counts(const std::vector<std::vector<std::byte>>& messages, int32_t me,
+                                           int32_t experts) {
+  std::vector<int32_t> counts;
+  for (size_t peer = 0; peer < messages.size(); ++peer) {
+    const CallVote vote = CallVote::decode(messages[peer]);
+    if (!vote.refusal.empty()) {
+      throw CallRefused(text("rank ", peer, " refused the call: ", vote.refusal));
+    }
+    if (static_cast<int32_t>(vote.counts.size()) != experts) {
+      throw InvalidArgument(text("rank ", peer, " counts ", vote.counts.size(), " experts, rank ", me, " counts ", experts));
+    }
+    counts.insert(counts.end(), vote.counts.begin(), vote.counts.end());
+  }
+  return counts;
+}
 
 }  // namespace tileoverlap

@@ -1,0 +1,111 @@
+"""What sessions and layers share (stage execute)."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from tileoverlap import _core
+from tileoverlap._args import as_choice
+from tileoverlap.capacity import SizeReport, read_sizes
+from tileoverlap.errors import InvalidArgument
+from tileoverlap.timeline import Timeline
+
+__all__ = ["MODES", "Calls", "run_mode"]
+
+MODES = ("overlapped", "serial")
+
+_CoreCalls = TypeVar("_CoreCalls", _core.Session, _core.MoeLayer)
+
+
+class Calls(Generic[_CoreCalls]):
+    """Asynchronous calls whose tensors are kept until they have completed."""
+
+    def __init__(self, core: _CoreCalls) -> None:
+        self._held: _CoreCalls | None = core
+        self._rank: int = core.rank
+        self._lock = threading.Lock()
+        # Tensors of calls that may still be running. C++ only borrows them, and a producer of
+        # DLPack tensors may reuse its memory as soon as ours are gone.
+        self._borrowed: list[Any] = []
+
+    @property
+    def _core(self) -> _CoreCalls:
+        if self._held is None:
+            raise InvalidArgument(f"the {type(self).__name__} of rank {self._rank} is closed")
+        return self._held
+
+    def synchronize(self) -> None:
+        """Waits until every call so far has completed, then releases their tensors.
+
+        Raises:
+            WaitTimeout: a call has failed; nothing more can be run.
+            CallRefused: a rank refused a layer's call since the last synchronize().
+        """
+        core = self._core
+        with self._lock:
+            done, self._borrowed = self._borrowed, []
+        try:
+            core.synchronize()
+        finally:
+            done.clear()
+
+    def check(self) -> None:
+        """Raises WaitTimeout if a call has failed. Does not wait."""
+        self._core.check()
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def epoch(self) -> int:
+        """Of the last call that has begun; calls that a layer refused do not count."""
+        return self._core.epoch
+
+    @property
+    def sizes(self) -> SizeReport:
+        """Bytes of the workspace, part by part."""
+        return read_sizes(self._core.sizes())
+
+    def timeline(self) -> Timeline:
+        """Of the last completed call, with record_timeline; call it after synchronize()."""
+        return Timeline(self._core.timeline())
+
+    def close(self) -> None:
+        """Stops what is running, joins the worker threads and frees the workspace.
+
+        Peers that still need this rank get a WaitTimeout. Closing twice is fine; so is leaving it
+        to the garbage collector.
+        """
+        self._held = None  # the last reference: C++ stops and joins here
+        self._borrowed = []
+
+    def _keep(self, *tensors: Any) -> None:
+        with self._lock:
+            self._borrowed.append(tensors)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_borrowed"):
+            self.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            repr(self._held)
+            if self._held is not None
+            else f"{type(self).__name__}(rank={self._rank}, closed)"
+        )
+
+
+def run_mode(mode: str) -> _core.RunMode:
+    """The C++ name of a mode."""
+    return _core.RunMode[as_choice("mode", mode, MODES)]
