@@ -17,16 +17,14 @@ bool wait_for_bands(const ConsumeTask& task, const Segment& segment, int32_t num
     }
     return true;
   };
-  return task.watch->wait({.what = WaitFor::kBand,
-                           .peer = task.plan->rank,
-                           .expert = segment.expert,
-                           .segment = number},
-                          all_published, [&](WaitRecord& record) {
-                            record.band = band;
-                            record.tile = tile;
-                            record.seen = task.flags->at(band, tile).load(std::memory_order_relaxed);
-                            record.expected = task.epoch;
-                          });
+  return task.watch->wait(
+      {.what = WaitFor::kBand, .peer = task.plan->rank, .expert = segment.expert, .segment = number}, all_published,
+      [&](WaitRecord& record) {
+        record.band = band;
+        record.tile = tile;
+        record.seen = task.flags->at(band, tile).load(std::memory_order_relaxed);
+        record.expected = task.epoch;
+      });
 }
 
 // The owner has read what the call before put into its staging.
@@ -34,12 +32,11 @@ bool wait_for_credit(const ConsumeTask& task, const Segment& segment, int32_t nu
   const auto credit = task.own.word(Word::kCredit, segment.peer);
   // Acquire: pairs with the owner's release behind its reduce; its staging can be overwritten.
   const auto granted = [&] { return credit.load(std::memory_order_acquire) >= task.epoch - 1; };
-  return task.watch->wait(
-      {.what = WaitFor::kCredit, .peer = segment.peer, .expert = segment.expert, .segment = number}, granted,
-      [&](WaitRecord& record) {
-        record.seen = credit.load(std::memory_order_relaxed);
-        record.expected = task.epoch - 1;
-      });
+  return task.watch->wait({.what = WaitFor::kCredit, .peer = segment.peer, .expert = segment.expert, .segment = number},
+                          granted, [&](WaitRecord& record) {
+                            record.seen = credit.load(std::memory_order_relaxed);
+                            record.expected = task.epoch - 1;
+                          });
 }
 
 void send(const ConsumeTask& task, const Segment& segment, Delay& delay) {

@@ -44,8 +44,8 @@ Env Env::read() {
 std::vector<EnvVariable> list_env() {
   std::vector<EnvVariable> list = {
       {kTimeout, "", "limit of every wait, seconds (default 300)", false},
-      {kWarmupTimeout, "", "limit of every wait of a session's first call, seconds (default 600, or the timeout if set)",
-       false},
+      {kWarmupTimeout, "",
+       "limit of every wait of a session's first call, seconds (default 600, or the timeout if set)", false},
   };
   for (EnvVariable& variable : list) {
     variable.value = value_of(variable.name.c_str());

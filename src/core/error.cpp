@@ -83,18 +83,17 @@ std::string describe(const WaitRecord& record) {
   put(where, "segment", record.segment);
   if (!where.str().empty()) out << ',' << where.str();
   const bool counts_bytes = record.what == WaitFor::kArrival || record.what == WaitFor::kDispatchArrival;
-  const bool counts_epochs = record.what == WaitFor::kBand || record.what == WaitFor::kCredit ||
-                             record.what == WaitFor::kDispatchCredit;
+  const bool counts_epochs =
+      record.what == WaitFor::kBand || record.what == WaitFor::kCredit || record.what == WaitFor::kDispatchCredit;
   if (counts_bytes) out << ": " << record.seen << " of " << record.expected << " bytes of this call arrived";
   if (counts_epochs) out << ": saw epoch " << record.seen << ", needed " << record.expected;
   return out.str();
 }
 
 WaitTimeout::WaitTimeout(const WaitRecord& record, int32_t raised_on)
-    : Error(raised_on == record.rank
-                ? describe(record)
-                : "rank " + std::to_string(raised_on) + " was told by rank " + std::to_string(record.rank) + ": " +
-                      describe(record)),
+    : Error(raised_on == record.rank ? describe(record)
+                                     : "rank " + std::to_string(raised_on) + " was told by rank " +
+                                           std::to_string(record.rank) + ": " + describe(record)),
       record_(record),
       raised_on_(raised_on) {}
 

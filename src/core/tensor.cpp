@@ -82,7 +82,8 @@ void check_shape(const DLTensor& tensor, const TensorSpec& spec) {
     same = spec.shape[static_cast<size_t>(i)] == -1 || spec.shape[static_cast<size_t>(i)] == tensor.shape[i];
   }
   if (!same) {
-    throw InvalidArgument(text(spec.argument, " must be ", spec.shape_names, " = ", spec_text(spec), ", got ", shape_text(tensor.shape, tensor.ndim)));
+    throw InvalidArgument(text(spec.argument, " must be ", spec.shape_names, " = ", spec_text(spec), ", got ",
+                               shape_text(tensor.shape, tensor.ndim)));
   }
 }
 
@@ -93,7 +94,8 @@ int64_t count_elements(const DLTensor& tensor, const TensorSpec& spec, int64_t e
   }
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (elements > std::numeric_limits<int64_t>::max() / element_bytes / tensor.shape[i]) {
-      throw InvalidArgument(text(spec.argument, " ", shape_text(tensor.shape, tensor.ndim), " has more than 2^63 bytes"));
+      throw InvalidArgument(
+          text(spec.argument, " ", shape_text(tensor.shape, tensor.ndim), " has more than 2^63 bytes"));
     }
     elements *= tensor.shape[i];
   }
@@ -109,10 +111,10 @@ void check_strides(const DLTensor& tensor, const TensorSpec& spec, TensorView& v
     const bool used = tensor.shape[i] > 1;
     const bool last = i == tensor.ndim - 1;
     if (used && (last ? stride != 1 : stride < packed)) {
-      throw InvalidArgument(text(spec.argument, " must have contiguous rows that do not overlap (last stride 1, stride ",
-                                 i, " at least ", packed, "), got strides ",
-                                 shape_text(tensor.strides, tensor.ndim), " for ",
-                                 shape_text(tensor.shape, tensor.ndim)));
+      throw InvalidArgument(text(spec.argument,
+                                 " must have contiguous rows that do not overlap (last stride 1, stride ", i,
+                                 " at least ", packed, "), got strides ", shape_text(tensor.strides, tensor.ndim),
+                                 " for ", shape_text(tensor.shape, tensor.ndim)));
     }
     view.strides[i] = used ? stride : packed;
     if (__builtin_mul_overflow(view.strides[i], tensor.shape[i], &packed)) {
@@ -139,8 +141,7 @@ DLDataType dl_dtype(DType dtype) {
 }
 
 std::string describe(const DLTensor& tensor) {
-  return text(dtype_text(tensor.dtype), " ", shape_text(tensor.shape, tensor.ndim), " on ",
-              device_text(tensor.device));
+  return text(dtype_text(tensor.dtype), " ", shape_text(tensor.shape, tensor.ndim), " on ", device_text(tensor.device));
 }
 
 TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec) {

@@ -46,7 +46,9 @@ const char* item_label(Span span) {
 
 class TraceWriter {
  public:
-  explicit TraceWriter(int64_t origin_ns) : origin_ns_(origin_ns) { out_ << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":["; }
+  explicit TraceWriter(int64_t origin_ns) : origin_ns_(origin_ns) {
+    out_ << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
+  }
 
   void metadata(const char* what, int32_t rank, int32_t worker, const std::string& value) {
     next() << "{\"ph\":\"M\",\"name\":\"" << what << "\",\"pid\":" << rank << ",\"tid\":" << worker

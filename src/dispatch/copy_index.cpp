@@ -29,7 +29,8 @@ void fill_copy_index(const Plan& handle, const TensorView& topk_ids, CopyIndex& 
   int32_t host = 0;
   for_each_copy(topk_ids, plan.placement.experts(), plan.rank, [&](int64_t token, int32_t slot, int32_t expert) {
     const auto e = static_cast<size_t>(expert);
-    if (expert < plan.placement.begin(host) || expert >= plan.placement.end(host)) host = plan.placement.rank_of(expert);
+    if (expert < plan.placement.begin(host) || expert >= plan.placement.end(host))
+      host = plan.placement.rank_of(expert);
     const int64_t copy = seen[e]++;
     const int64_t row = plan.dispatch_row[e] + copy;
     const auto at = static_cast<size_t>(token * index.top_k + slot);

@@ -27,12 +27,14 @@ void check_common(const CommonOptions& options, const Transport& transport) {
     throw DTypeError(text("dtype must be float32, bfloat16 or float16, got ", name(options.dtype)));
   }
   if (options.placement->world() != transport.world()) {
-    throw InvalidArgument(text("the placement is for ", options.placement->world(), " ranks, the transport has ",
-                               transport.world()));
+    throw InvalidArgument(
+        text("the placement is for ", options.placement->world(), " ranks, the transport has ", transport.world()));
   }
-  for (const auto& [what, value] : {std::pair{"tile_m", options.plan->tile_m}, {"tile_n", options.plan->tile_n},
+  for (const auto& [what, value] : {std::pair{"tile_m", options.plan->tile_m},
+                                    {"tile_n", options.plan->tile_n},
                                     {"bands_per_segment", options.plan->bands_per_segment},
-                                    {"group", options.plan->group}, {"top_k", options.top_k}}) {
+                                    {"group", options.plan->group},
+                                    {"top_k", options.top_k}}) {
     if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
   }
   if (options.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", options.max_tokens));
@@ -79,21 +81,18 @@ TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weigh
   tensors.ids = check_ids(topk_ids);
   const int64_t tokens = tensors.ids.shape[0];
   if (tensors.ids.shape[1] != top_k) {
-    throw InvalidArgument(text("topk_ids must be [T, k] with k = top_k = ", top_k, ", got [", tokens, ", ",
-                               tensors.ids.shape[1], "]"));
+    throw InvalidArgument(
+        text("topk_ids must be [T, k] with k = top_k = ", top_k, ", got [", tokens, ", ", tensors.ids.shape[1], "]"));
   }
   if (tokens > max_tokens) {
-    throw CapacityError(text("rank ", rank, " has T = ", tokens, " tokens, it was prepared for max_tokens = ", max_tokens));
+    throw CapacityError(
+        text("rank ", rank, " has T = ", tokens, " tokens, it was prepared for max_tokens = ", max_tokens));
   }
-  tensors.weights = check_tensor(topk_weights, {.argument = "topk_weights",
-                                                .dtypes = {DType::kFloat32},
-                                                .shape = {tokens, top_k},
-                                                .shape_names = "[T, k]"});
-  tensors.out = check_tensor(out, {.argument = "out",
-                                   .dtypes = {dtype},
-                                   .shape = {tokens, n},
-                                   .shape_names = "[T, N]",
-                                   .writable = true});
+  tensors.weights = check_tensor(
+      topk_weights,
+      {.argument = "topk_weights", .dtypes = {DType::kFloat32}, .shape = {tokens, top_k}, .shape_names = "[T, k]"});
+  tensors.out = check_tensor(
+      out, {.argument = "out", .dtypes = {dtype}, .shape = {tokens, n}, .shape_names = "[T, N]", .writable = true});
   refuse_overlap(tensors.out, tensors.ids, "topk_ids");
   refuse_overlap(tensors.out, tensors.weights, "topk_weights");
   return tensors;

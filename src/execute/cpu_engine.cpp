@@ -274,8 +274,8 @@ WorkerPool::Job CpuEngine::produce(ProduceTask& task) {
 }
 
 void CpuEngine::first_projection(const PlanData& plan, const TensorView& up, ExpertKind kind) {
-  first_order_.set(static_cast<int64_t>(plan.order.size()) * column_tiles(plan, options_.k),
-                   cpu_.faults.shuffle_seed, epoch());
+  first_order_.set(static_cast<int64_t>(plan.order.size()) * column_tiles(plan, options_.k), cpu_.faults.shuffle_seed,
+                   epoch());
   ProduceTask task{.plan = &plan,
                    .dtype = options_.dtype,
                    .rows = own_.input(),
@@ -362,9 +362,9 @@ void CpuEngine::reduce(const ReturnCall& call) {
                         .out = call.out,
                         .order = &token_order_,
                         .ticket = &token_ticket_};
-  producers_.start([this, &task](int32_t worker) {
-    reduce_tokens(task, workers_[static_cast<size_t>(worker)].sum.data());
-  }).join();
+  producers_
+      .start([this, &task](int32_t worker) { reduce_tokens(task, workers_[static_cast<size_t>(worker)].sum.data()); })
+      .join();
 }
 
 }  // namespace tileoverlap

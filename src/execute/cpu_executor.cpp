@@ -33,8 +33,8 @@ class CpuExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_cpu_executor(std::shared_ptr<Transport> transport, const CpuOptions& options) {
   if (transport == nullptr) throw InvalidArgument("transport is missing");
-  for (const auto& [what, threads] : {std::pair{"producer_threads", options.producer_threads},
-                                      {"consumer_threads", options.consumer_threads}}) {
+  for (const auto& [what, threads] :
+       {std::pair{"producer_threads", options.producer_threads}, {"consumer_threads", options.consumer_threads}}) {
     constexpr int32_t kMost = 1024;
     if (threads < 1 || threads > kMost) throw InvalidArgument(text(what, " must lie in 1..", kMost, ", got ", threads));
   }

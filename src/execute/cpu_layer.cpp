@@ -12,7 +12,8 @@ namespace {
 LayerOptions checked(LayerOptions options, const Transport& transport) {
   check_common(common(options), transport);
   if (std::string(name(options.expert)) == "?") {
-    throw InvalidArgument(text("expert must be single, gelu or silu_gate, got the value ", static_cast<int>(options.expert)));
+    throw InvalidArgument(
+        text("expert must be single, gelu or silu_gate, got the value ", static_cast<int>(options.expert)));
   }
   check_row_bytes("hidden", options.hidden, options.dtype);
   check_row_bytes("inner", options.inner, options.dtype);
@@ -32,7 +33,8 @@ int64_t up_width(const LayerOptions& options) {
 }
 
 EngineOptions engine_options(const LayerOptions& options, const CpuFaults& faults) {
-  const std::string terms = text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner);
+  const std::string terms =
+      text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner);
   EngineOptions engine = engine_options(common(options), terms, faults, options.record_timeline);
   engine.k = options.inner;
   engine.n = options.hidden;
@@ -50,8 +52,7 @@ struct CheckedCall {
 class CpuLayer final : public MoeLayer {
  public:
   CpuLayer(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, const LayerOptions& options)
-      : options_(checked(options, *transport)),
-        engine_(transport, cpu, engine_options(options_, cpu.faults)) {}
+      : options_(checked(options, *transport)), engine_(transport, cpu, engine_options(options_, cpu.faults)) {}
 
   void forward(const LayerArgs& args) override {
     engine_.check();

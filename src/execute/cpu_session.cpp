@@ -16,8 +16,8 @@ SessionOptions checked(SessionOptions options, const Transport& transport) {
 }
 
 EngineOptions engine_options(const SessionOptions& options, const CpuFaults& faults) {
-  EngineOptions engine = engine_options(common(options), text("session k=", options.k, " n=", options.n), faults,
-                                        options.record_timeline);
+  EngineOptions engine =
+      engine_options(common(options), text("session k=", options.k, " n=", options.n), faults, options.record_timeline);
   engine.k = options.k;
   engine.n = options.n;
   return engine;
@@ -32,21 +32,20 @@ class CpuSession final : public Session {
     engine_.check();
     check_mode(args.mode);
     check_plan_fits(*plan);
-    const TensorView rows = check_tensor(args.rows, {.argument = "rows",
-                                                     .dtypes = {options_.dtype},
-                                                     .shape = {-1, options_.k},
-                                                     .shape_names = "[rows, K]"});
+    const TensorView rows = check_tensor(
+        args.rows,
+        {.argument = "rows", .dtypes = {options_.dtype}, .shape = {-1, options_.k}, .shape_names = "[rows, K]"});
     if (rows.shape[0] < plan->rows) {
-      throw InvalidArgument(text("rows must hold the plan's ", plan->rows, " rows, got [", rows.shape[0], ", ",
-                                 rows.shape[1], "]"));
+      throw InvalidArgument(
+          text("rows must hold the plan's ", plan->rows, " rows, got [", rows.shape[0], ", ", rows.shape[1], "]"));
     }
     const TensorView weights =
         check_tensor(args.weights, {.argument = "weights",
                                     .dtypes = {options_.dtype},
                                     .shape = {options_.placement.experts_on(rank()), options_.n, options_.k},
                                     .shape_names = "[experts on this rank, N, K]"});
-    const TokenTensors tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options_.dtype,
-                                             options_.top_k, options_.max_tokens, options_.n, rank());
+    const TokenTensors tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options_.dtype, options_.top_k,
+                                             options_.max_tokens, options_.n, rank());
     refuse_overlap(tokens.out, rows, "rows");
     refuse_overlap(tokens.out, weights, "weights");
     auto index = std::make_shared<CopyIndex>();
@@ -74,8 +73,8 @@ class CpuSession final : public Session {
   Timeline timeline() const override { return engine_.timeline(); }
   std::string repr() const override {
     return text("CpuSession(rank=", rank(), " of ", options_.placement.world(), ", dtype='", name(options_.dtype),
-                "', k=", options_.k, ", n=", options_.n, ", top_k=", options_.top_k, ", max_tokens=",
-                options_.max_tokens, ", ", tileoverlap::repr(options_.plan), ", epoch=", epoch(), ")");
+                "', k=", options_.k, ", n=", options_.n, ", top_k=", options_.top_k,
+                ", max_tokens=", options_.max_tokens, ", ", tileoverlap::repr(options_.plan), ", epoch=", epoch(), ")");
   }
 
  private:
@@ -95,8 +94,9 @@ class CpuSession final : public Session {
     const int64_t most = options_.max_tokens * options_.top_k;
     for (size_t owner = 0; owner < plan.copies_of.size(); ++owner) {
       if (plan.copies_of[owner] > most) {
-        throw CapacityError(text("rank ", owner, " sends ", plan.copies_of[owner], " copies, the session holds max_tokens * top_k = ",
-                                 options_.max_tokens, " * ", options_.top_k, " = ", most));
+        throw CapacityError(text("rank ", owner, " sends ", plan.copies_of[owner],
+                                 " copies, the session holds max_tokens * top_k = ", options_.max_tokens, " * ",
+                                 options_.top_k, " = ", most));
       }
     }
   }

@@ -50,10 +50,14 @@ class Watch {
   // Waits until ready() returns true; false when the call has failed or this rank closes. `ready` makes the acquire
   // and names the release it pairs with. `site` says what is waited for; rank, epoch and limit are filled in here,
   // `observe(record)` fills in what was seen when the limit has passed.
+  // A wait for a peer lasts a little longer than its limit: the peer, which may wait for something of its own since
+  // the same moment, is the one to say what is wrong.
   template <class Ready, class Observe>
   bool wait(const WaitRecord& site, Ready&& ready, Observe&& observe) {
     if (ready()) return true;
     const int64_t begin = now_ns();
+    constexpr int64_t kLongestGrace = 5'000'000'000;
+    const int64_t limit = limit_ns_ + (site.peer == rank_ ? 0 : std::min(limit_ns_ / 4, kLongestGrace));
     Backoff backoff;
     while (!stopped()) {
       if (ready()) return true;
@@ -64,7 +68,7 @@ class Watch {
         if (!stopped()) fail_closed(site.peer);
         return false;
       }
-      if (now_ns() - begin >= limit_ns_) {
+      if (now_ns() - begin >= limit) {
         if (ready()) return true;  // this thread itself may have been held up
         WaitRecord record = filled(site);
         observe(record);
@@ -72,6 +76,12 @@ class Watch {
         return false;
       }
       backoff.pause();
+    }
+    // A peer waits for this rank, and this rank for something of its own: that is the cause.
+    if (site.peer == rank_ && blamed()) {
+      WaitRecord record = filled(site);
+      observe(record);
+      take_blame(record);
     }
     return false;
   }
@@ -111,10 +121,7 @@ class Watch {
       if (failure_.has_value()) return;
       failure_ = record;
     }
-    stop_.store(true, std::memory_order_release);
-    tell(own_, record);  // for peers that come later: see meet()
-    own_.ready().store(RankState::kFailed, std::memory_order_release);
-    for_each_peer([&](const RankMemory& part) { tell(part, record); });
+    announce(record);
   }
   void fail_closed(int32_t peer) { fail(filled({.what = WaitFor::kPeerClosed, .peer = peer})); }
   WaitRecord filled(WaitRecord record) const {
@@ -133,14 +140,40 @@ class Watch {
     for_each_peer([&](const RankMemory& part) { part.word(Word::kClosed, rank_).store(1, std::memory_order_release); });
   }
 
+  // What ended the call. Where this rank found that a peer did not deliver and that peer has said why, the peer's word.
   std::optional<WaitRecord> failure() const {
     const std::scoped_lock lock(mutex_);
-    return failure_;
+    if (!failure_ || failure_->rank != rank_ || failure_->peer == rank_ || failure_->peer < 0) return failure_;
+    if (own_.word(Word::kFailed, failure_->peer).load(std::memory_order_acquire) == 0) return failure_;
+    const WaitRecord told = inbox_record(own_, failure_->peer);
+    return told.rank == failure_->peer && told.peer != rank_ ? told : failure_;
   }
 
   RankMemory memory_of(int32_t peer) const { return {memory_.peer(peer), &layout_}; }
 
  private:
+  bool blamed() const {
+    const std::scoped_lock lock(mutex_);
+    return failure_ && failure_->rank != rank_ && failure_->peer == rank_;
+  }
+
+  void take_blame(const WaitRecord& record) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (failure_->rank == rank_) return;  // another worker of this rank has
+      failure_ = record;
+    }
+    announce(record);
+  }
+
+  // Called once a rank: fail() and take_blame() go on only for the first record of the rank's own.
+  void announce(const WaitRecord& record) {
+    stop_.store(true, std::memory_order_release);
+    tell(own_, record);  // for peers that come later: see meet()
+    own_.ready().store(RankState::kFailed, std::memory_order_release);
+    for_each_peer([&](const RankMemory& part) { tell(part, record); });
+  }
+
   // Writes the record into a part's inbox, then rings. Release, twice: the record before the word, the word before
   // the alarm.
   void tell(const RankMemory& part, const WaitRecord& record) const {
@@ -149,9 +182,14 @@ class Watch {
     part.alarm().fetch_add(1, std::memory_order_release);
   }
 
-  void adopt(const RankMemory& part, int32_t writer) {
+  static WaitRecord inbox_record(const RankMemory& part, int32_t writer) {
     WaitRecord record;
     std::memcpy(&record, part.inbox(writer), sizeof(record));
+    return record;
+  }
+
+  void adopt(const RankMemory& part, int32_t writer) {
+    const WaitRecord record = inbox_record(part, writer);
     {
       const std::scoped_lock lock(mutex_);
       if (!failure_.has_value()) failure_ = record;

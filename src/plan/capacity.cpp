@@ -31,10 +31,12 @@ void check(const Placement& placement, int32_t rank, const PlanOptions& options)
 }
 
 void check(const Capacity& capacity) {
-  if (capacity.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", capacity.max_tokens));
+  if (capacity.max_tokens < 0)
+    throw InvalidArgument(text("max_tokens must not be negative, got ", capacity.max_tokens));
   if (capacity.top_k <= 0) throw InvalidArgument(text("top_k must be positive, got ", capacity.top_k));
   if (capacity.max_tokens > std::numeric_limits<int32_t>::max() / capacity.top_k) {
-    throw InvalidArgument(text("max_tokens * top_k must be below 2^31, got ", capacity.max_tokens, " * ", capacity.top_k));
+    throw InvalidArgument(
+        text("max_tokens * top_k must be below 2^31, got ", capacity.max_tokens, " * ", capacity.top_k));
   }
 }
 

@@ -52,10 +52,11 @@ void check_runs(const PlanData& plan, const RouteCounts& counts, Findings& findi
       return;
     }
     if (run.row_count != counts.at(run.owner, run.expert)) {
-      findings.push_back(text(what, " has ", run.row_count, " rows, the counts say ", counts.at(run.owner, run.expert)));
+      findings.push_back(
+          text(what, " has ", run.row_count, " rows, the counts say ", counts.at(run.owner, run.expert)));
     }
-    const int64_t before = std::accumulate(counts.row(run.owner).begin(), counts.row(run.owner).begin() + run.expert,
-                                           int64_t{0});
+    const int64_t before =
+        std::accumulate(counts.row(run.owner).begin(), counts.row(run.owner).begin() + run.expert, int64_t{0});
     if (run.remote_row != before) {
       findings.push_back(text(what, " returns to staging row ", run.remote_row, ", should be ", before));
     }
@@ -67,33 +68,50 @@ void check_runs(const PlanData& plan, const RouteCounts& counts, Findings& findi
     }
     if (plan.options.layout == Layout::kOwnerAligned && run.owner != plan.rank &&
         run.row_begin % plan.options.tile_m != 0) {
-      findings.push_back(text(what, " starts at row ", run.row_begin, ", not a multiple of tile_m = ", plan.options.tile_m));
+      findings.push_back(
+          text(what, " starts at row ", run.row_begin, ", not a multiple of tile_m = ", plan.options.tile_m));
     }
     ranges.push_back({run.row_begin, run.row_begin + run.row_count, what});
   }
   check_disjoint(std::move(ranges), "runs", findings);
 }
 
-void check_experts(const PlanData& plan, Findings& findings) {
+void check_experts(const PlanData& plan, const RouteCounts& counts, Findings& findings) {
   const int64_t tile_m = plan.options.tile_m;
   int64_t next_row = 0, gemm_rows = 0, valid_rows = 0;
   if (static_cast<int32_t>(plan.experts.size()) != plan.placement.experts_on(plan.rank)) {
-    findings.push_back(text("experts: ", plan.experts.size(), " of them, the rank hosts ",
-                            plan.placement.experts_on(plan.rank)));
+    findings.push_back(
+        text("experts: ", plan.experts.size(), " of them, the rank hosts ", plan.placement.experts_on(plan.rank)));
   }
   for (const ExpertRows& expert : plan.experts) {
-    if (expert.row_begin != next_row || expert.first_band * tile_m != next_row ||
-        expert.bands != ceil_div(expert.rows, tile_m)) {
-      findings.push_back(text("expert ", expert.expert, " lies at row ", expert.row_begin, " with ", expert.bands,
-                              " bands for ", expert.rows, " rows, should start at row ", next_row));
+    if (expert.expert < 0 || expert.expert >= plan.placement.experts()) {
+      findings.push_back(text("expert ", expert.expert, " does not exist"));
+      return;
     }
-    next_row += expert.bands * tile_m;
-    gemm_rows += expert.rows;
-    valid_rows += expert.valid_rows;
+    const ExpertExtent extent = walk_runs(
+        plan.rank, plan.placement.world(), plan.options.layout, plan.options.tile_m,
+        [&](int32_t owner) { return int64_t{counts.at(owner, expert.expert)}; }, [](int32_t, int64_t, int64_t) {});
+    if (expert.row_begin != next_row || expert.first_band * tile_m != next_row ||
+        expert.bands != ceil_div(extent.rows, tile_m)) {
+      findings.push_back(text("expert ", expert.expert, " lies at row ", expert.row_begin, " with ", expert.bands,
+                              " bands for ", extent.rows, " rows, should start at row ", next_row));
+    }
+    if (expert.rows != extent.rows || expert.valid_rows != extent.valid_rows ||
+        expert.remote_bands != ceil_div(extent.remote_rows, tile_m)) {
+      findings.push_back(text("expert ", expert.expert, " has ", expert.rows, " rows, ", expert.valid_rows,
+                              " copies and ", expert.remote_bands, " remote bands, should have ", extent.rows, ", ",
+                              extent.valid_rows, " and ", ceil_div(extent.remote_rows, tile_m)));
+    }
+    next_row += ceil_div(extent.rows, tile_m) * tile_m;
+    gemm_rows += extent.rows;
+    valid_rows += extent.valid_rows;
   }
   if (plan.rows != next_row || plan.gemm_rows != gemm_rows || plan.valid_rows != valid_rows) {
     findings.push_back(text("rows, gemm_rows, valid_rows are ", plan.rows, ", ", plan.gemm_rows, ", ", plan.valid_rows,
                             ", the experts give ", next_row, ", ", gemm_rows, ", ", valid_rows));
+  }
+  if (plan.tiles_n != ceil_div(plan.n, plan.options.tile_n)) {
+    findings.push_back(text("tiles_n is ", plan.tiles_n, ", should be ", ceil_div(plan.n, plan.options.tile_n)));
   }
 }
 
@@ -102,6 +120,28 @@ bool holds_remote_row(const PlanData& plan, int64_t band) {
   return std::any_of(plan.runs.begin(), plan.runs.end(), [&](const Run& run) {
     return run.owner != plan.rank && run.row_count > 0 && run.row_begin < end && run.row_begin + run.row_count > begin;
   });
+}
+
+// The groups lie side by side in the list, each inside one expert, all of its entries in agreement.
+void check_groups(const PlanData& plan, Findings& findings) {
+  const auto count = static_cast<int64_t>(plan.order.size());
+  for (int64_t begin = 0; begin < count;) {
+    const ScheduledBand& head = plan.order[static_cast<size_t>(begin)];
+    if (head.group_begin != begin || head.group_size < 1 || head.group_size > plan.options.group ||
+        begin + head.group_size > count) {
+      findings.push_back(text("order: the group at position ", begin, " says that it begins at ", head.group_begin,
+                              " and has ", head.group_size, " bands"));
+      return;
+    }
+    for (int64_t i = begin; i < begin + head.group_size; ++i) {
+      const ScheduledBand& entry = plan.order[static_cast<size_t>(i)];
+      if (entry.group_begin != head.group_begin || entry.group_size != head.group_size || entry.expert != head.expert) {
+        findings.push_back(text("order: position ", i, " and the head of its group disagree"));
+        return;
+      }
+    }
+    begin += head.group_size;
+  }
 }
 
 void check_order(const PlanData& plan, Findings& findings) {
@@ -122,18 +162,8 @@ void check_order(const PlanData& plan, Findings& findings) {
     if (expert == nullptr || entry.band < expert->first_band || entry.band >= expert->first_band + expert->bands) {
       findings.push_back(text("order: band ", entry.band, " is not of expert ", entry.expert));
     }
-    const auto position = static_cast<int64_t>(i);
-    const int64_t group_end = int64_t{entry.group_begin} + entry.group_size;
-    if (entry.group_size < 1 || entry.group_size > plan.options.group || entry.group_begin < 0 ||
-        position < entry.group_begin || position >= group_end || group_end > static_cast<int64_t>(plan.order.size())) {
-      findings.push_back(text("order: position ", i, " lies outside its group ", entry.group_begin, "..", group_end));
-      continue;
-    }
-    const ScheduledBand& head = plan.order[static_cast<size_t>(entry.group_begin)];
-    if (head.group_begin != entry.group_begin || head.group_size != entry.group_size || head.expert != entry.expert) {
-      findings.push_back(text("order: position ", i, " and the head of its group disagree"));
-    }
   }
+  check_groups(plan, findings);
   for (int64_t band = 0; band < bands; ++band) {
     if (const int seen = times[static_cast<size_t>(band)]; seen != 1) {
       findings.push_back(text("order: band ", band, " is scheduled ", seen, " times"));
@@ -181,9 +211,8 @@ void check_segments(const PlanData& plan, Findings& findings) {
     if (bands > (outermost ? 1 : plan.options.bands_per_segment)) {
       findings.push_back(text(what, " holds ", bands, " bands"));
     }
-    const int64_t done = static_cast<size_t>(segment.last_band) < done_at.size()
-                             ? done_at[static_cast<size_t>(segment.last_band)]
-                             : -1;
+    const int64_t done =
+        static_cast<size_t>(segment.last_band) < done_at.size() ? done_at[static_cast<size_t>(segment.last_band)] : -1;
     if (done < last_done) findings.push_back(text(what, " is done before the segment in front of it"));
     last_done = std::max(last_done, done);
   }
@@ -191,13 +220,23 @@ void check_segments(const PlanData& plan, Findings& findings) {
     const Run& run = plan.runs[i];
     const int64_t wanted = run.owner == plan.rank ? 0 : run.row_count;
     if (sent[i] != wanted) {
-      findings.push_back(text("segments send ", sent[i], " of ", wanted, " rows of expert ", run.expert, " to owner ",
-                              run.owner));
+      findings.push_back(
+          text("segments send ", sent[i], " of ", wanted, " rows of expert ", run.expert, " to owner ", run.owner));
     }
   }
 }
 
 void check_owner_side(const PlanData& plan, const RouteCounts& counts, Findings& findings) {
+  const auto world = static_cast<size_t>(plan.placement.world());
+  if (plan.dispatch_row.size() != static_cast<size_t>(plan.placement.experts())) {
+    findings.push_back(text("dispatch_row has ", plan.dispatch_row.size(), " entries"));
+  }
+  if (plan.returned_rows.size() != world) {
+    findings.push_back(text("returned_rows has ", plan.returned_rows.size(), " entries"));
+  }
+  if (plan.dispatched_rows.size() != world) {
+    findings.push_back(text("dispatched_rows has ", plan.dispatched_rows.size(), " entries"));
+  }
   const auto own = counts.row(plan.rank);
   int64_t row = 0;
   for (int32_t expert = 0; expert <= plan.placement.experts(); ++expert) {
@@ -242,8 +281,8 @@ void check_staging(std::span<const Plan> plans, Findings& findings) {
       }
     }
     if (covered != plans[owner]->staging_rows) {
-      findings.push_back(text("staging of rank ", owner, ": ", covered, " of ", plans[owner]->staging_rows,
-                              " rows are covered"));
+      findings.push_back(
+          text("staging of rank ", owner, ": ", covered, " of ", plans[owner]->staging_rows, " rows are covered"));
     }
     check_disjoint(std::move(ranges), text("staging of rank ", owner).c_str(), findings);
   }
@@ -281,7 +320,7 @@ void check_agreement(std::span<const Plan> plans, Findings& findings) {
 
 std::vector<std::string> check_plan(const Plan& plan, const RouteCounts& counts) {
   Findings findings;
-  check_experts(*plan, findings);
+  check_experts(*plan, counts, findings);
   check_runs(*plan, counts, findings);
   check_order(*plan, findings);
   check_segments(*plan, findings);
@@ -293,8 +332,8 @@ std::vector<std::string> check_plans(std::span<const Plan> plans, const RouteCou
   Findings findings;
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     if (plans[rank]->rank != static_cast<int32_t>(rank) || plans[rank].world() != static_cast<int32_t>(plans.size())) {
-      findings.push_back(text("plans must be those of all ranks in order: position ", rank, " holds ",
-                              plans[rank].repr()));
+      findings.push_back(
+          text("plans must be those of all ranks in order: position ", rank, " holds ", plans[rank].repr()));
       return findings;
     }
     for (const std::string& finding : check_plan(plans[rank], counts)) {
@@ -302,7 +341,12 @@ std::vector<std::string> check_plans(std::span<const Plan> plans, const RouteCou
     }
   }
   check_staging(plans, findings);
-  check_agreement(plans, findings);
+  const bool whole = std::ranges::all_of(plans, [](const Plan& plan) {
+    const auto world = static_cast<size_t>(plan.world());
+    return plan->dispatch_row.size() == static_cast<size_t>(plan->placement.experts()) &&
+           plan->returned_rows.size() == world && plan->dispatched_rows.size() == world;
+  });
+  if (whole) check_agreement(plans, findings);
   return findings;
 }
 

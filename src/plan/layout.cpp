@@ -23,7 +23,8 @@ namespace build {
 
 void check_layout(Layout layout) {
   if (layout != Layout::kOwnerAligned && layout != Layout::kCompact) {
-    throw InvalidArgument(text("layout must be owner_aligned or compact, got the value ", static_cast<int32_t>(layout)));
+    throw InvalidArgument(
+        text("layout must be owner_aligned or compact, got the value ", static_cast<int32_t>(layout)));
   }
 }
 
@@ -54,8 +55,8 @@ void lay_out_rows(const RouteCounts& counts, PlanData& plan) {
         });
     const int64_t bands = ceil_div(extent.rows, tile_m);
     if (first_row / tile_m + bands > kMaxBands) {
-      throw InvalidArgument(text("a plan may have at most ", kMaxBands, " bands of tile_m = ", tile_m,
-                                 " rows, expert ", expert, " of rank ", rank, " passes that"));
+      throw InvalidArgument(text("a plan may have at most ", kMaxBands, " bands of tile_m = ", tile_m, " rows, expert ",
+                                 expert, " of rank ", rank, " passes that"));
     }
     plan.experts.push_back({.expert = expert,
                             .first_band = static_cast<int32_t>(first_row / tile_m),

@@ -38,7 +38,8 @@ uint64_t fingerprint(const Placement& placement, const RouteCounts& counts, int6
   const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3u; };
   for (const int32_t begin : placement.expert_begin()) add(begin);
   for (const int32_t count : counts.values()) add(count);
-  for (const int64_t value : {n, int64_t{options.tile_m}, int64_t{options.tile_n}, static_cast<int64_t>(options.layout)}) {
+  for (const int64_t value :
+       {n, int64_t{options.tile_m}, int64_t{options.tile_n}, static_cast<int64_t>(options.layout)}) {
     add(value);
   }
   hash ^= hash >> 32;

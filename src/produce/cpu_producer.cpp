@@ -51,7 +51,8 @@ void produce_tiles(const ProduceTask& task, int32_t worker, ProducerScratch& scr
     const TileCoord tile = tile_at(plan.order.data(), (*task.order)[i], tiles_n);
     const int64_t expert_index = tile.expert - plan.placement.begin(plan.rank);
     const ExpertRows& expert = plan.experts[static_cast<size_t>(expert_index)];
-    TileBox box{.row_begin = tile.band * tile_m, .row_count = 0, .column_begin = tile.tile_n * tile_n, .column_count = 0};
+    TileBox box{
+        .row_begin = tile.band * tile_m, .row_count = 0, .column_begin = tile.tile_n * tile_n, .column_count = 0};
     box.row_count = std::min(tile_m, expert.row_begin + expert.rows - box.row_begin);
     box.column_count = std::min(tile_n, task.n - box.column_begin);
     task.recorder->span(worker, task.span, tile.band, -1, [&] {

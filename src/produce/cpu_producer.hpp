@@ -20,7 +20,9 @@ class TileFlags {
  public:
   TileFlags(int64_t bands, int32_t tiles_n)
       : tiles_n_(tiles_n), flags_(new std::atomic<uint64_t>[static_cast<size_t>(bands * tiles_n)]()) {}
-  std::atomic<uint64_t>& at(int32_t band, int32_t tile_n) const { return flags_[static_cast<size_t>(int64_t{band} * tiles_n_ + tile_n)]; }
+  std::atomic<uint64_t>& at(int32_t band, int32_t tile_n) const {
+    return flags_[static_cast<size_t>(int64_t{band} * tiles_n_ + tile_n)];
+  }
   int32_t tiles_n() const { return tiles_n_; }
 
  private:
@@ -40,14 +42,14 @@ struct ProducerScratch {
 struct ProduceTask {
   const PlanData* plan;
   DType dtype;
-  const std::byte* rows;  // [plan->rows, k]
-  int64_t row_stride;     // elements
+  const std::byte* rows;     // [plan->rows, k]
+  int64_t row_stride;        // elements
   const std::byte* weights;  // [experts on this rank, n or 2 n, k]
   int64_t expert_stride, weight_stride;
   int64_t k, n;
   ExpertKind activation = ExpertKind::kSingle;  // kSingle: none
-  std::byte* output;  // [plan->rows, n], contiguous
-  const TileFlags* flags = nullptr;  // null: nobody waits for single tiles
+  std::byte* output;                            // [plan->rows, n], contiguous
+  const TileFlags* flags = nullptr;             // null: nobody waits for single tiles
   uint64_t epoch = 0;
   int32_t withhold_band = -1;  // computed, never published
   const TaskOrder* order;      // of tiles

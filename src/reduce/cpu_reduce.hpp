@@ -14,12 +14,12 @@ namespace tileoverlap {
 // (neither their row nor their weight is read), rounded once. A token without a copy becomes zero.
 struct ReduceTask {
   const CopyIndex* index;
-  int64_t staging_rows;        // gather rows below this are staging rows, the others rows of `output`
-  const std::byte* staging;    // [staging_rows, n]
-  const std::byte* output;     // [rows, n], this rank's own experts' results
-  TensorView weights;          // [T, k] float32
-  TensorView out;              // [T, n]
-  const TaskOrder* order;      // of chunks of tokens
+  int64_t staging_rows;      // gather rows below this are staging rows, the others rows of `output`
+  const std::byte* staging;  // [staging_rows, n]
+  const std::byte* output;   // [rows, n], this rank's own experts' results
+  TensorView weights;        // [T, k] float32
+  TensorView out;            // [T, n]
+  const TaskOrder* order;    // of chunks of tokens
   std::atomic<int64_t>* ticket;
 };
 

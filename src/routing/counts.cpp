@@ -10,10 +10,9 @@
 namespace tileoverlap {
 
 TensorView check_ids(const TensorArg& topk_ids) {
-  return check_tensor(topk_ids, {.argument = "topk_ids",
-                                 .dtypes = {DType::kInt32, DType::kInt64},
-                                 .shape = {-1, -1},
-                                 .shape_names = "[T, k]"});
+  return check_tensor(
+      topk_ids,
+      {.argument = "topk_ids", .dtypes = {DType::kInt32, DType::kInt64}, .shape = {-1, -1}, .shape_names = "[T, k]"});
 }
 
 RouteCounts::RouteCounts(const Placement& placement, std::vector<int32_t> counts)
@@ -58,8 +57,7 @@ std::vector<int32_t> count_ids(const Placement& placement, int32_t rank, const T
 
 RouteCounts count_routes(const Placement& placement, std::span<const TensorArg> topk_ids) {
   if (topk_ids.size() != static_cast<size_t>(placement.world())) {
-    throw InvalidArgument(text("topk_ids must hold one tensor a rank, ", placement.world(), ", got ",
-                               topk_ids.size()));
+    throw InvalidArgument(text("topk_ids must hold one tensor a rank, ", placement.world(), ", got ", topk_ids.size()));
   }
   std::vector<int32_t> all;
   all.reserve(topk_ids.size() * static_cast<size_t>(placement.experts()));

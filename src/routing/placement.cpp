@@ -43,8 +43,8 @@ int32_t Placement::rank_of(int32_t expert) const {
 }
 
 std::string Placement::repr() const {
-  return text("Placement(world=", world(), ", experts=", experts(), ", expert_begin=",
-              shape_text(expert_begin_, static_cast<int64_t>(expert_begin_.size())), ")");
+  return text("Placement(world=", world(), ", experts=", experts(),
+              ", expert_begin=", shape_text(expert_begin_, static_cast<int64_t>(expert_begin_.size())), ")");
 }
 
 }  // namespace tileoverlap

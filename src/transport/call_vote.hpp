@@ -48,7 +48,8 @@ inline std::vector<int32_t> collect_counts(const std::vector<std::vector<std::by
       throw CallRefused(text("rank ", peer, " refused the call: ", vote.refusal));
     }
     if (static_cast<int32_t>(vote.counts.size()) != experts) {
-      throw InvalidArgument(text("rank ", peer, " counts ", vote.counts.size(), " experts, rank ", me, " counts ", experts));
+      throw InvalidArgument(
+          text("rank ", peer, " counts ", vote.counts.size(), " experts, rank ", me, " counts ", experts));
     }
     counts.insert(counts.end(), vote.counts.begin(), vote.counts.end());
   }

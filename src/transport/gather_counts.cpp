@@ -15,7 +15,8 @@ RouteCounts gather_counts(Exchange& exchange, const Placement& placement, int32_
     exchange.post(vote.encode());
     throw;
   }
-  return RouteCounts(placement, collect_counts(exchange.all_gather(vote.encode(), limit_ns), rank, placement.experts()));
+  return RouteCounts(placement,
+                     collect_counts(exchange.all_gather(vote.encode(), limit_ns), rank, placement.experts()));
 }
 
 }  // namespace tileoverlap

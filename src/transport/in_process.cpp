@@ -52,10 +52,7 @@ class InProcessExchange final : public Exchange {
         const bool give_up = cancelled(peer);
         lock.lock();
         // The peer may have posted, and then closed, while it was asked about.
-        if (give_up && !round.posted[static_cast<size_t>(peer)]) {
-          give_up_all(record);
-          return {};
-        }
+        if (give_up && !round.posted[static_cast<size_t>(peer)]) return {};
       }
       if (std::chrono::steady_clock::now() - begin >= std::chrono::nanoseconds(limit_ns)) {
         give_up_all(record);

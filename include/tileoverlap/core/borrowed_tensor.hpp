@@ -31,7 +31,8 @@ class BorrowedTensor {
   BorrowedTensor(void* data, DType dtype, std::initializer_list<int64_t> shape, DLDevice device, bool read_only)
       : read_only_(read_only) {
     const auto dims = static_cast<int32_t>(shape.size());
-    if (dims > kMaxDims) throw InvalidArgument("a BorrowedTensor has at most 3 dimensions, got " + std::to_string(dims));
+    if (dims > kMaxDims)
+      throw InvalidArgument("a BorrowedTensor has at most 3 dimensions, got " + std::to_string(dims));
     std::copy(shape.begin(), shape.end(), shape_);
     tensor_ = {data, device, dims, dl_dtype(dtype), shape_, nullptr, 0};
   }

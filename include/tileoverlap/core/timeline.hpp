@@ -47,9 +47,9 @@ TILEOVERLAP_API std::string to_chrome_trace(std::span<const Timeline> timelines)
 
 // When the last tile was produced and the last row landed; 0 where there was none.
 struct OverlapTimes {
-  int64_t first_ns = 0;        // first event of the operator (produce and consume)
-  int64_t gemm_end_ns = 0;     // end of the last tile
-  int64_t landed_ns = 0;       // end of the last copy
+  int64_t first_ns = 0;     // first event of the operator (produce and consume)
+  int64_t gemm_end_ns = 0;  // end of the last tile
+  int64_t landed_ns = 0;    // end of the last copy
 };
 TILEOVERLAP_API OverlapTimes overlap_times(std::span<const Timeline> timelines);
 

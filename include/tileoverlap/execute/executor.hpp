@@ -24,8 +24,8 @@ struct SessionOptions {
   int64_t k = 0;                   // GEMM depth; k * size_of(dtype) must be a multiple of 16 bytes
   int64_t n = 0;                   // width of a returned row; likewise
   int32_t top_k = 0;
-  int64_t max_tokens = 0;  // on any one rank; any number >= 0, no alignment asked for
-  PlanOptions plan = {};        // tile_m, tile_n and layout fix the capacity; plans that are run must agree
+  int64_t max_tokens = 0;         // on any one rank; any number >= 0, no alignment asked for
+  PlanOptions plan = {};          // tile_m, tile_n and layout fix the capacity; plans that are run must agree
   int64_t timeout_ns = 0;         // limit of each wait; 0: TILEOVERLAP_TIMEOUT_S
   int64_t warmup_timeout_ns = 0;  // of each wait of the first run; 0: see core/env.hpp
   bool record_timeline = false;
@@ -33,9 +33,9 @@ struct SessionOptions {
 
 // The tensors of one run on one rank. All borrowed until the run has completed.
 struct RunArgs {
-  TensorArg rows = {};          // [rows, K] in the plan's row order, at least plan->rows rows; padding may hold anything
-  TensorArg weights = {};       // [experts on this rank, N, K]
-  TensorArg topk_ids = {};      // [T, k] int32 or int64, -1 = no copy
+  TensorArg rows = {};      // [rows, K] in the plan's row order, at least plan->rows rows; padding may hold anything
+  TensorArg weights = {};   // [experts on this rank, N, K]
+  TensorArg topk_ids = {};  // [T, k] int32 or int64, -1 = no copy
   TensorArg topk_weights = {};  // [T, k] float32
   TensorArg out = {};           // [T, N]: written; tokens without a copy become zero
   RunMode mode = RunMode::kOverlapped;

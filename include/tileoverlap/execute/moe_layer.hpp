@@ -34,7 +34,7 @@ struct LayerOptions {
   int32_t top_k = 0;
   int64_t max_tokens = 0;  // on any one rank; no alignment asked for
   PlanOptions plan = {};
-  int64_t timeout_ns = 0;         // as in SessionOptions
+  int64_t timeout_ns = 0;  // as in SessionOptions
   int64_t warmup_timeout_ns = 0;
   bool record_timeline = false;
 };
@@ -56,7 +56,8 @@ class TILEOVERLAP_API MoeLayer {
  public:
   virtual ~MoeLayer() = default;
   // Starts a call and returns; calls complete in order. When it throws (InvalidArgument, DTypeError, CapacityError),
-  // nothing was written on any rank. Throws the WaitTimeout of an earlier call: after one, the layer cannot be used again.
+  // nothing was written on any rank. Throws the WaitTimeout of an earlier call: after one, the layer cannot be used
+  // again.
   virtual void forward(const LayerArgs& args) = 0;
   // Waits until every call so far has completed; throws WaitTimeout, or CallRefused for the first refused call since
   // the last synchronize().

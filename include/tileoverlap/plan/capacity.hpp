@@ -34,9 +34,9 @@ TILEOVERLAP_API int64_t max_segments(const Placement& placement, int32_t rank, c
 
 // Bytes that one rank's session needs, part by part.
 struct SizeReport {
-  int64_t staging_bytes = 0;  // returned rows on the owner: max_tokens * top_k rows, whatever the world size
-  int64_t output_bytes = 0;   // the GEMM's output rows
-  int64_t input_bytes = 0;    // the GEMM's input rows (layers only: run() reads the caller's)
+  int64_t staging_bytes = 0;    // returned rows on the owner: max_tokens * top_k rows, whatever the world size
+  int64_t output_bytes = 0;     // the GEMM's output rows
+  int64_t input_bytes = 0;      // the GEMM's input rows (layers only: run() reads the caller's)
   int64_t projected_bytes = 0;  // rows between the two projections (layers that have two)
   int64_t flag_bytes = 0;
   int64_t counter_bytes = 0;  // arrival counters, credits and mailboxes
@@ -46,7 +46,7 @@ struct SizeReport {
 //   k, n  elements of a GEMM input row and of a returned row.
 // The parts that depend on the executor (projected, counters) are 0 here; Session::sizes has them.
 // Errors: InvalidArgument for sizes that are not positive or whose bytes pass 2^63.
-TILEOVERLAP_API SizeReport size_report(const Placement& placement, int32_t rank, const Capacity& capacity,
-                                       DType dtype, int64_t k, int64_t n, const PlanOptions& options);
+TILEOVERLAP_API SizeReport size_report(const Placement& placement, int32_t rank, const Capacity& capacity, DType dtype,
+                                       int64_t k, int64_t n, const PlanOptions& options);
 
 }  // namespace tileoverlap

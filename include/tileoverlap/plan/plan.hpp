@@ -47,22 +47,22 @@ struct PlanData {
   int64_t valid_rows = 0;  // copies
   int32_t tiles_n = 0;     // column tiles of a band
   std::vector<ExpertRows> experts = {};
-  std::vector<Run> runs = {};                   // [experts on this rank][world], in row order
-  std::vector<ScheduledBand> order = {};        // every band once
-  std::vector<Segment> segments = {};           // in the order in which their last band is scheduled
-  std::vector<int64_t> dispatched_rows = {};    // [world] copies that each owner sends to this rank's experts
+  std::vector<Run> runs = {};                 // [experts on this rank][world], in row order
+  std::vector<ScheduledBand> order = {};      // every band once
+  std::vector<Segment> segments = {};         // in the order in which their last band is scheduled
+  std::vector<int64_t> dispatched_rows = {};  // [world] copies that each owner sends to this rank's experts
 
   // As the rank that owns tokens:
-  int64_t staging_rows = 0;                // copies of this rank, those for its own experts included
-  std::vector<int64_t> staging_row = {};        // [experts + 1] first staging row of each expert's copies
-  std::vector<int64_t> dispatch_row = {};       // [experts] first row of this rank's run on the rank that hosts the expert
-  std::vector<int64_t> returned_rows = {};      // [world] rows that each other rank returns; 0 for this rank
+  int64_t staging_rows = 0;                 // copies of this rank, those for its own experts included
+  std::vector<int64_t> staging_row = {};    // [experts + 1] first staging row of each expert's copies
+  std::vector<int64_t> dispatch_row = {};   // [experts] first row of this rank's run on the rank that hosts the expert
+  std::vector<int64_t> returned_rows = {};  // [world] rows that each other rank returns; 0 for this rank
 
   // Equal on ranks whose plans belong together: made from the same counts, placement, width, tile and layout.
   uint64_t fingerprint = 0;
 
   // Of all ranks, so that every rank refuses a call that one of them cannot hold:
-  std::vector<int64_t> copies_of = {};          // [world] copies of each owner
+  std::vector<int64_t> copies_of = {};  // [world] copies of each owner
 };
 
 // Immutable; copies share the data. Source: design sections 3 to 5 of docs/design.md; paper Algorithm 1.

@@ -22,8 +22,9 @@ class TILEOVERLAP_API Exchange {
   virtual void post(std::span<const std::byte> mine) = 0;
   // Gives `mine` to all ranks and returns all ranks' messages, by rank. The n-th call of each rank belongs to the
   // n-th of the others. Throws WaitTimeout (kCounts, naming the first rank that is missing) after `limit_ns`, and
-  // from then on for all ranks: the sequences are out of step. Returns an empty vector, with the same consequence,
-  // as soon as `cancelled(missing)`, asked now and then while `missing` is the first rank without a message, says so.
+  // from then on for all ranks: the sequences are out of step. Returns an empty vector as soon as
+  // `cancelled(missing)`, asked now and then while `missing` is the first rank without a message, says so; this rank
+  // must not use the exchange again.
   virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine, int64_t limit_ns,
                                                          const std::function<bool(int32_t)>& cancelled = {}) = 0;
 };
