@@ -37,6 +37,16 @@ def fails(capsys: pytest.CaptureFixture, *arguments: str) -> str:
         (["--top-k", "99", "--routing", "stress_skew"], ["99", "64"]),
         (["--tokens", "-1"], ["--tokens", "-1"]),
         (["--tokens", "99999999999"], ["--tokens", "99999999999"]),
+        (
+            ["--routing", "balanced", "--tokens", "2147483647"],
+            ["2147483647", "of memory, this machine has"],
+        ),
+        (
+            ["--routing", "stress_skew", "--tokens", "99999999"],
+            ["99999999", "of memory, this machine has"],
+        ),
+        (["--ranks", "4097"], ["--ranks", "at most 4096", "4097"]),
+        (["--experts", "2147483647"], ["--experts", "at most 65536", "2147483647"]),
         (["--hidden", "0"], ["--hidden", "0"]),
         (["--tile-m", "0"], ["--tile-m", "0"]),
         (["--tile-n", "-8"], ["--tile-n", "-8"]),
@@ -93,6 +103,8 @@ def test_bad_values_of_run_are_refused(arguments, words, capsys):
         (["--rank", "4"], ["--rank", "below --ranks 4", "4"]),
         (["--experts", "8", "--experts-per-rank", "2"], ["--experts-per-rank", "--experts"]),
         (["--limit", "0"], ["--limit", "0"]),
+        (["--ranks", "1000", "--experts-per-rank", "66"], ["66000 experts", "65536"]),
+        (["--tile-arrays", "--hidden", "2147483647", "--tile-n", "1"], ["tile array", "memory"]),
         (["--picture", "plan.gif"], [".png", "plan.gif"]),
     ],
 )

@@ -65,6 +65,14 @@ def test_the_drawing_shows_owners_bands_order_and_segments(plan):
     assert "rows 8..11  -> staging 8..11" in text
 
 
+def test_huge_tiles_and_worlds_are_drawn(plan):
+    text = plan("--tile-m", "2147483647", "--layout", "owner_aligned", "--tokens", "64")
+    assert "| ... " not in text
+    text = plan("--ranks", "64", "--experts", "128", "--tokens", "128", "--rank", "40")
+    assert "rank 40 of 64" in text
+    assert "#" in text  # owners beyond the digits and letters
+
+
 def test_parts_are_cut_unless_all_is_asked_for(plan):
     short = plan(*PAPER, "--limit", "2")
     assert "... 62 more experts" in short

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,26 @@ def test_a_wrong_result_is_said_and_code_1(monkeypatch: pytest.MonkeyPatch, caps
     assert cli.main(["run", "--json", *SMALL]) == 1
     report = json.loads(capsys.readouterr().out)
     assert (report["correct"], report["bit_equal"]) == (False, True)
+
+
+def test_a_real_interrupt_ends_the_run(tmp_path: Path):
+    path = tmp_path / "trace.json"
+    program = [sys.executable, "-m", "tileoverlap", "run", "--timeline", str(path)]
+    running = subprocess.Popen(
+        [*program, *SMALL, "--iterations", "1000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + 60
+    while not list(tmp_path.iterdir()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert (out, err) == ("", "tileoverlap: error: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_is_code_130_and_leaves_no_file(

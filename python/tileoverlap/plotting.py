@@ -15,7 +15,11 @@ __all__ = ["FORMATS", "check_format", "draw_plan"]
 FORMATS = ("png", "svg", "pdf")
 
 _PADDING_COLOUR = "#dddddd"
-_MOST_EXPERTS = 64  # lines that can still be told apart
+# What can still be told apart, and drawn in seconds.
+_MOST_EXPERTS = 64
+_MOST_RUNS = 4096
+_MOST_SEGMENTS = 500
+_MOST_NAMES = 36
 
 
 def check_format(path: str) -> str:
@@ -49,7 +53,8 @@ def draw_plan(plan: Plan, stream: IO[bytes], image_format: str) -> None:
     _draw_rows(rows, plan, colours)
     _draw_order(order, plan, colours)
     _draw_segments(segments, plan, colours)
-    handles = [patch(color=colour, label=f"rank {owner}") for owner, colour in enumerate(colours)]
+    named = colours[:_MOST_NAMES]
+    handles = [patch(color=colour, label=f"rank {owner}") for owner, colour in enumerate(named)]
     handles.append(patch(color=_PADDING_COLOUR, label="nobody's"))
     figure.legend(
         handles=handles,
@@ -61,18 +66,21 @@ def draw_plan(plan: Plan, stream: IO[bytes], image_format: str) -> None:
 
 
 def _draw_rows(axes: Any, plan: Plan, colours: list[Any]) -> None:
-    experts = plan.experts[:_MOST_EXPERTS]
+    experts = plan.experts[: max(1, min(_MOST_EXPERTS, _MOST_RUNS // plan.world))]
     tile_m = plan.tile[0]
     for line, expert in enumerate(experts):
         width = int(expert["bands"]) * tile_m
         axes.barh(line, width, height=0.8, color=_PADDING_COLOUR)
-        for run in plan.runs[line]:
-            begin = int(run["row_begin"] - expert["row_begin"])
-            axes.barh(
-                line, int(run["row_count"]), left=begin, height=0.8, color=colours[run["owner"]]
-            )
-        for band in range(int(expert["bands"]) + 1):
-            axes.plot([band * tile_m] * 2, [line - 0.4, line + 0.4], color="black", linewidth=0.5)
+        runs = plan.runs[line][plan.runs[line]["row_count"] > 0]
+        axes.barh(
+            [line] * len(runs),
+            runs["row_count"],
+            left=runs["row_begin"] - expert["row_begin"],
+            height=0.8,
+            color=[colours[owner] for owner in runs["owner"]],
+        )
+        borders = np.arange(int(expert["bands"]) + 1) * tile_m
+        axes.vlines(borders, line - 0.4, line + 0.4, color="black", linewidth=0.5)
     axes.set_title("row layout: one line an expert, black lines between bands")
     axes.set_xlabel("row of the expert")
     axes.set_ylabel("expert")
@@ -99,8 +107,9 @@ def _draw_order(axes: Any, plan: Plan, colours: list[Any]) -> None:
         axes.scatter(
             positions[mask], order["band"][mask], s=9, marker=marker, color=colour, label=label
         )
-    for begin in np.unique(order["group_begin"]):
-        axes.axvline(float(begin) - 0.5, color="black", linewidth=0.3)
+    begins = np.unique(order["group_begin"]) - 0.5
+    whole_height = axes.get_xaxis_transform()
+    axes.vlines(begins, 0, 1, transform=whole_height, color="black", linewidth=0.3)
     axes.set_title("tile order: bands by position, lines between groups")
     axes.set_xlabel("position")
     axes.set_ylabel("band")
@@ -111,14 +120,16 @@ def _draw_order(axes: Any, plan: Plan, colours: list[Any]) -> None:
 def _draw_segments(axes: Any, plan: Plan, colours: list[Any]) -> None:
     position = np.zeros(max(plan.bands, 1), np.int64)
     position[plan.order["band"]] = np.arange(plan.bands)
-    for number, segment in enumerate(plan.segments):
+    shown = plan.segments[:_MOST_SEGMENTS]
+    for number, segment in enumerate(shown):
         last = position[segment["first_band"] : segment["last_band"] + 1].max() + 1
         axes.barh(
             number, int(segment["row_count"]), left=0, height=0.9, color=colours[segment["peer"]]
         )
-        if len(plan.segments) <= 40:
+        if len(shown) <= 40:
             axes.text(0, number, f" after {last} bands", va="center", fontsize=6)
-    axes.set_title("segments, in the order in which they leave")
+    which = "segments" if len(shown) == len(plan.segments) else f"the first {len(shown)} segments"
+    axes.set_title(f"{which}, in the order in which they leave")
     axes.set_xlabel("rows")
     axes.set_ylabel("segment")
     axes.invert_yaxis()

@@ -80,10 +80,17 @@ def route(
         raise InvalidArgument(
             f"{mode} draws {k} different experts for a token, there are {placement.experts}"
         )
-    return [
-        Routed(_choose(mode, placement, count, k, (seed, rank)), equal_weights(count, k))
-        for rank, count in enumerate(by_rank)
-    ]
+    weights = expert_weights(placement, *_SKEW[mode]) if mode in _SKEW else None
+    routed = []
+    for rank, count in enumerate(by_rank):
+        if weights is not None and count > 0:
+            ids = gumbel_top_k(weights, count, k, np.random.default_rng((seed, rank)))
+        elif mode == "balanced" and count > 0:
+            ids = _balanced(placement.experts, count, k)
+        else:
+            ids = np.zeros((count, k), np.int32)
+        routed.append(Routed(ids, equal_weights(count, k)))
+    return routed
 
 
 def equal_weights(tokens: int, top_k: int) -> npt.NDArray[np.float32]:
@@ -117,18 +124,10 @@ def _tokens_by_rank(tokens: int | Sequence[int], world: int) -> list[int]:
     return [as_int("tokens", tokens)] * world
 
 
-def _choose(
-    mode: str, placement: Placement, tokens: int, top_k: int, seed: tuple[int, int]
-) -> npt.NDArray[np.int32]:
-    experts = placement.experts
-    if mode == "one_expert" or tokens == 0:
-        return np.zeros((tokens, top_k), np.int32)
-    if mode == "balanced":
-        step = -(-experts // top_k)
-        return ((np.arange(tokens)[:, None] + np.arange(top_k) * step) % experts).astype(np.int32)
-    return gumbel_top_k(
-        expert_weights(placement, *_SKEW[mode]), tokens, top_k, np.random.default_rng(seed)
-    )
+def _balanced(experts: int, tokens: int, top_k: int) -> npt.NDArray[np.int32]:
+    step = -(-experts // top_k)
+    ids = (np.arange(tokens)[:, None] + np.arange(top_k) * step) % experts
+    return ids.astype(np.int32)
 
 
 def gumbel_top_k(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,8 @@ def layout(plan: Plan, limit: int) -> list[str]:
     tile_m = plan.tile[0]
     lines = [
         f"row layout: | band of {tile_m} rows |, one character is {_slice_text(tile_m)}: owner "
-        "rank, "
-        f"'{_PADDING}' nobody's"
+        f"rank, '{_PADDING}' nobody's"
     ]
-    owners = _owner_of_rows(plan)
     for number, expert in enumerate(plan.experts):
         if number == limit:
             lines.append(f"  ... {len(plan.experts) - limit} more experts")
@@ -57,7 +56,8 @@ def layout(plan: Plan, limit: int) -> list[str]:
         first, bands = int(expert["first_band"]), int(expert["bands"])
         shown = min(bands, _BANDS_A_LINE)
         cells = [
-            _band_text(owners[b * tile_m : (b + 1) * tile_m]) for b in range(first, first + shown)
+            _band_text(plan.runs[number], band * tile_m, tile_m)
+            for band in range(first, first + shown)
         ]
         more = f" ... {bands - shown} more bands" if bands > shown else ""
         drawn = f"|{'|'.join(cells)}|{more}" if bands else "no rows"
@@ -71,22 +71,19 @@ def _slice_text(tile_m: int) -> str:
     return f"{tile_m / _CELLS:g} rows" if tile_m >= _CELLS else "1 row"
 
 
-def _owner_of_rows(plan: Plan) -> npt.NDArray[np.int64]:
-    owners = np.full(plan.rows, -1, np.int64)
-    for run in plan.runs.reshape(-1):
-        owners[run["row_begin"] : run["row_begin"] + run["row_count"]] = run["owner"]
-    return owners
-
-
-def _band_text(owners: npt.NDArray[np.int64]) -> str:
+def _band_text(runs: npt.NDArray[Any], row_begin: int, tile_m: int) -> str:
+    """The owners of one band's slices; `runs` are those of the band's expert."""
+    begins, ends = runs["row_begin"], runs["row_begin"] + runs["row_count"]
+    borders = np.linspace(row_begin, row_begin + tile_m, min(_CELLS, tile_m) + 1).astype(np.int64)
     text = ""
-    for part in np.array_split(owners, min(_CELLS, len(owners))):
-        owned = part[part >= 0]
-        if len(owned) == 0:
+    for low, high in itertools.pairwise(borders):
+        rows = np.minimum(ends, high) - np.maximum(begins, low)
+        most = int(rows.argmax())
+        owner = int(runs["owner"][most])
+        if rows[most] <= 0:
             text += _PADDING
         else:
-            most = int(np.bincount(owned).argmax())
-            text += _OWNERS[most] if most < len(_OWNERS) else "#"
+            text += _OWNERS[owner] if owner < len(_OWNERS) else "#"
     return text
 
 

@@ -7,7 +7,9 @@ import os
 from typing import Any, NamedTuple
 
 from tileoverlap._dlpack import TensorLike
+from tileoverlap.cli._output import size_text
 from tileoverlap.cli._parser import UsageError, choice, count
+from tileoverlap.cli.info import memory_bytes
 from tileoverlap.counts import RouteCounts, count_routes
 from tileoverlap.placement import Placement
 from tileoverlap.plan import LAYOUTS
@@ -20,6 +22,8 @@ QUICK = "quick"
 _DEFAULT_EXPERTS = 64
 _DEFAULT_TOP_K = 6
 _DEFAULT_TOKENS = 512
+_MOST_RANKS = 4096
+_MOST_EXPERTS = 65536
 
 
 class Workload(NamedTuple):
@@ -35,10 +39,12 @@ class Workload(NamedTuple):
 
 def add_routing_arguments(parser: argparse.ArgumentParser, default_routing: str) -> None:
     """--ranks --experts --top-k --tokens --routing --trace-layer --seed"""
-    parser.add_argument("--ranks", type=count(), default=4, metavar="W", help="ranks")
+    parser.add_argument(
+        "--ranks", type=count(high=_MOST_RANKS), default=4, metavar="W", help="ranks"
+    )
     parser.add_argument(
         "--experts",
-        type=count(),
+        type=count(high=_MOST_EXPERTS),
         metavar="E",
         help=f"experts of all ranks, {_DEFAULT_EXPERTS} unless given; need not divide by the ranks",
     )
@@ -109,6 +115,8 @@ def plan_keywords(options: argparse.Namespace) -> dict[str, Any]:
 def load_workload(options: argparse.Namespace, experts: int | None = None) -> Workload:
     """Routes the tokens. Raises UsageError or InvalidArgument."""
     total = experts or options.experts or _DEFAULT_EXPERTS
+    if total > _MOST_EXPERTS:
+        raise UsageError(f"{total} experts are too many, at most {_MOST_EXPERTS} are planned")
     placement = Placement.even(world=options.ranks, experts=total)
     if options.routing in MODES:
         routed = _simulated(options, placement)
@@ -125,15 +133,25 @@ def load_workload(options: argparse.Namespace, experts: int | None = None) -> Wo
     )
 
 
+def check_memory(need: int, what: str) -> None:
+    """Refuses what this machine cannot hold before anything is allocated: it would be killed."""
+    have = memory_bytes()
+    if have is not None and need > have:
+        raise UsageError(
+            f"{what} need {size_text(need)} of memory, this machine has {size_text(have)}"
+        )
+
+
 def _simulated(options: argparse.Namespace, placement: Placement) -> list[Routed]:
     if options.trace_layer is not None:
         raise UsageError(f"argument --trace-layer: {options.routing} is no trace and has no layers")
+    tokens = _DEFAULT_TOKENS if options.tokens is None else options.tokens
+    top_k = _DEFAULT_TOP_K if options.top_k is None else options.top_k
+    # Ids and weights of all ranks; while one rank draws, a few float64 for each expert or slot.
+    need = 8 * options.ranks * tokens * top_k + 40 * tokens * max(top_k, placement.experts)
+    check_memory(need, f"the choices of {options.ranks} ranks of {tokens} tokens")
     return route(
-        options.routing,
-        placement=placement,
-        tokens=_DEFAULT_TOKENS if options.tokens is None else options.tokens,
-        top_k=_DEFAULT_TOP_K if options.top_k is None else options.top_k,
-        seed=options.seed,
+        options.routing, placement=placement, tokens=tokens, top_k=top_k, seed=options.seed
     )
 
 

@@ -8,6 +8,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tileoverlap import plotting
 from tileoverlap.cli import _draw
 from tileoverlap.cli._measure import ELEMENT_BYTES
@@ -17,13 +20,18 @@ from tileoverlap.cli._workload import (
     Workload,
     add_plan_arguments,
     add_routing_arguments,
+    check_memory,
     load_workload,
     plan_keywords,
 )
 from tileoverlap.cpu_executor import DTYPES
 from tileoverlap.plan import LAYOUTS, Plan, make_plan, tile_arrays
+from tileoverlap.progress import Progress
 
 __all__ = ["add_parser"]
+
+Ratios = dict[str, dict[str, float | None]]
+"""Rows for each valid row, by layout and by what is counted."""
 
 
 def add_parser(commands: Any) -> None:
@@ -77,52 +85,62 @@ def _plan(options: argparse.Namespace) -> int:
         plotting.check_format(options.picture)
     experts = options.experts_per_rank * options.ranks if options.experts_per_rank else None
     workload = load_workload(options, experts)
-    plans = {layout: _plans(workload, options, layout) for layout in LAYOUTS}
-    drawn = plans[options.layout][options.rank]
+    drawn = _make(workload, options, options.layout, options.rank)
+    if options.tile_arrays:
+        # One entry a tile and owner; as text and JSON a hundred bytes for each column.
+        entries = (drawn.bands + drawn.runs.size) * drawn.tiles_n
+        check_memory(700 * entries, f"{entries} tile array entries")
+    with Progress(len(LAYOUTS) * options.ranks, "plans") as progress:
+        ratios = {layout: _ratios(workload, options, layout, progress) for layout in LAYOUTS}
     with ExitStack() as stack:
         if options.picture is not None:
             picture = stack.enter_context(OutputFile(options.picture, "the picture"))
             plotting.draw_plan(drawn, picture.stream, plotting.check_format(options.picture))
             picture.commit()
         if options.json:
-            print_json(_as_json(drawn, plans, workload, options))
+            print_json(_as_json(drawn, ratios, workload, options))
         else:
-            _print(drawn, plans, workload, options)
+            _print(drawn, ratios, workload, options)
     return 0
 
 
-def _plans(workload: Workload, options: argparse.Namespace, layout: str) -> list[Plan]:
+def _make(workload: Workload, options: argparse.Namespace, layout: str, rank: int) -> Plan:
     keywords = {**plan_keywords(options), "layout": layout}
-    return [
-        make_plan(workload.placement, rank, workload.counts, n=options.hidden, **keywords)
-        for rank in range(options.ranks)
-    ]
+    return make_plan(workload.placement, rank, workload.counts, n=options.hidden, **keywords)
 
 
-def rows_per_valid_row(plans: list[Plan]) -> tuple[float | None, float | None]:
-    """(GEMM rows, rows of whole tiles) for each valid row; None where there is none."""
-    valid = sum(plan.valid_rows for plan in plans)
-    if valid == 0:
-        return None, None
-    return sum(plan.gemm_rows for plan in plans) / valid, sum(plan.rows for plan in plans) / valid
+def _ratios(
+    workload: Workload, options: argparse.Namespace, layout: str, progress: Progress
+) -> dict[str, float | None]:
+    """Rows for each valid row, of all ranks and of the drawn one; None where there is none."""
+    total, own = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    for rank in range(options.ranks):
+        plan = _make(workload, options, layout, rank)
+        rows = np.array([plan.gemm_rows, plan.rows, plan.valid_rows])
+        total += rows
+        if rank == options.rank:
+            own = rows
+        progress.step()
+    gemm, tiles = _per_valid_row(total)
+    own_gemm, own_tiles = _per_valid_row(own)
+    return {
+        "gemm_rows_per_valid_row": gemm,
+        "tile_rows_per_valid_row": tiles,
+        "rank_gemm_rows_per_valid_row": own_gemm,
+        "rank_tile_rows_per_valid_row": own_tiles,
+    }
 
 
-def _ratios(plans: dict[str, list[Plan]], rank: int) -> dict[str, dict[str, Any]]:
-    table = {}
-    for layout, by_rank in plans.items():
-        gemm, tiles = rows_per_valid_row(by_rank)
-        own_gemm, own_tiles = rows_per_valid_row([by_rank[rank]])
-        table[layout] = {
-            "gemm_rows_per_valid_row": gemm,
-            "tile_rows_per_valid_row": tiles,
-            "rank_gemm_rows_per_valid_row": own_gemm,
-            "rank_tile_rows_per_valid_row": own_tiles,
-        }
-    return table
+def _per_valid_row(rows: npt.NDArray[np.int64]) -> tuple[float | None, float | None]:
+    gemm, tiles, valid = rows.tolist()
+    return (gemm / valid, tiles / valid) if valid else (None, None)
 
 
 def _as_json(
-    plan: Plan, plans: dict[str, list[Plan]], workload: Workload, options: argparse.Namespace
+    plan: Plan,
+    ratios: Ratios,
+    workload: Workload,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
         "command": "plan",
@@ -145,7 +163,7 @@ def _as_json(
         "bands": plan.bands,
         "tiles_n": plan.tiles_n,
         "staging_rows": plan.staging_rows,
-        "layouts": _ratios(plans, plan.rank),
+        "layouts": ratios,
         "expert_rows": _records(plan.experts),
         "runs": _records(plan.runs.reshape(-1)),
         "order": _records(plan.order),
@@ -163,7 +181,10 @@ def _records(array: Any) -> list[dict[str, int]]:
 
 
 def _print(
-    plan: Plan, plans: dict[str, list[Plan]], workload: Workload, options: argparse.Namespace
+    plan: Plan,
+    ratios: Ratios,
+    workload: Workload,
+    options: argparse.Namespace,
 ) -> None:
     limit = sys.maxsize if options.all else options.limit
     row_bytes = plan.n * ELEMENT_BYTES[options.dtype]
@@ -184,7 +205,7 @@ def _print(
         f"staging {plan.staging_rows} rows of {row_bytes} bytes"
     )
     parts = [
-        _draw.ratio_table(_ratios(plans, plan.rank), plan.layout, plan.rank),
+        _draw.ratio_table(ratios, plan.layout, plan.rank),
         _draw.layout(plan, limit),
         _draw.schedule(plan, limit),
         _draw.segments(plan, limit, row_bytes),

@@ -9,17 +9,17 @@ from typing import Any
 
 from tileoverlap.capacity import size_report
 from tileoverlap.cli._measure import ELEMENT_BYTES, Case, measure
-from tileoverlap.cli._output import OutputFile, print_json, size_text
+from tileoverlap.cli._output import OutputFile, print_json
 from tileoverlap.cli._parser import UsageError, choice, count, seconds
 from tileoverlap.cli._run_report import make_report, print_report
 from tileoverlap.cli._workload import (
     QUICK,
     add_plan_arguments,
     add_routing_arguments,
+    check_memory,
     load_workload,
     plan_keywords,
 )
-from tileoverlap.cli.info import memory_bytes
 from tileoverlap.cpu_executor import DTYPES, EXPERT_KINDS
 from tileoverlap.plan import make_plan
 from tileoverlap.timeline import to_chrome_trace
@@ -139,11 +139,7 @@ def _check_size(case: Case) -> None:
             f"{world} ranks with these threads need {threads} threads, at most {_MOST_THREADS} are "
             "run"
         )
-    need, have = _needed_bytes(case), memory_bytes()
-    if have is not None and need > have:
-        raise UsageError(
-            f"these sizes need {size_text(need)} of memory, this machine has {size_text(have)}"
-        )
+    check_memory(_needed_bytes(case), "tensors and workspaces of these sizes")
 
 
 def _needed_bytes(case: Case) -> int:
