@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 import tileoverlap as to
 
 # Long enough for a loaded machine, short enough that a hang fails the test and not the run.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from dlpack_producer import capsule_name
+
+import tileoverlap as to
 
 
 def from_bits(*patterns: int) -> np.ndarray:

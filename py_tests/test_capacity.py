@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 import tileoverlap as to
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 import tileoverlap as to
 from tileoverlap import cli
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tileoverlap import cli
 
 PAPER = ["--ranks", "4", "--experts-per-rank", "64", "--tokens", "8192", "--top-k", "2"]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 import tileoverlap as to
 
 SMALL = ["--tokens", "24", "--hidden", "16", "--inner", "8", "--iterations", "2"]

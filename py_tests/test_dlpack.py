@@ -6,9 +6,10 @@ import gc
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from dlpack_producer import BFLOAT, CUDA, Producer, capsule_name
 from support import executors
+
+import tileoverlap as to
 
 READ_ONLY, IS_COPIED = 1, 2
 T, K, N = 4, 256, 16

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, random_ids
+
+import tileoverlap as to
 
 
 @pytest.mark.case("D1.1")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, random_ids, random_weights
+
+import tileoverlap as to
 
 
 def random_call(rng: np.random.Generator, layer: Layer, tokens: list[int]) -> tuple:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, random_ids, same_bits
+
+import tileoverlap as to
 
 
 def scaled_experts(layer: Layer) -> None:

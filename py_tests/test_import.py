@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import tileoverlap as to
 from tileoverlap import _core
 

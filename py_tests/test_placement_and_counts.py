@@ -6,9 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from dlpack_producer import Producer
 from support import LIMIT_S, random_ids
+
+import tileoverlap as to
 
 
 def test_even_placement_gives_the_first_ranks_one_more():

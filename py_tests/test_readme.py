@@ -41,3 +41,9 @@ def test_a_python_program_is_the_example_file(number: int, repository: Path):
     if not examples:
         pytest.skip("no examples here")
     assert any(BLOCKS[number].strip() == example.strip() for example in examples)
+
+
+def test_the_cpp_program_is_the_example_file(repository: Path):
+    """The example itself is built and run with the C++ tests."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```", README.read_text(), re.S | re.M)
+    assert blocks == [(repository / "tools" / "examples" / "moe_layer.cpp").read_text()]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, bits, dispatched_rows, executors, random_ids, random_weights
+
+import tileoverlap as to
 
 
 @pytest.mark.case("D9.1")

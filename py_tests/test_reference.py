@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 import tileoverlap as to
 from tileoverlap import reference
 

@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+
 import tileoverlap as to
 from tileoverlap import routing
 

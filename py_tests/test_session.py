@@ -6,8 +6,9 @@ import gc
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import as_dtype, dispatched_rows, executors, random_ids, random_weights, same_bits
+
+import tileoverlap as to
 
 WORLD, EXPERTS, TOP_K, K, N, TILE = 3, 7, 2, 8, 24, (4, 8)
 PLACEMENT = to.Placement.even(world=WORLD, experts=EXPERTS)

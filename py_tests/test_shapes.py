@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, bits, executors, nan_filled, random_ids
+
+import tileoverlap as to
 
 
 def ids_for_rows(rows: list[int]) -> np.ndarray:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-import tileoverlap as to
 from support import LIMIT_S, random_ids, random_weights
+
+import tileoverlap as to
 
 WORLD, EXPERTS, TOP_K, K, N, TILE = 4, 10, 3, 8, 16, (8, 8)
 PLACEMENT = to.Placement.even(world=WORLD, experts=EXPERTS)

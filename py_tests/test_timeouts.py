@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 
 import numpy as np
 import pytest
-import tileoverlap as to
 from support import Layer, executors, random_ids
+
+import tileoverlap as to
 
 LIMIT_S = 0.3
 
@@ -163,3 +165,43 @@ def test_a_bad_limit_in_the_environment_is_refused(value: str, monkeypatch: pyte
             top_k=1,
             max_tokens=1,
         )
+
+
+def test_ctrl_c_ends_a_wait_at_once():
+    """A rank that never comes does not hold the terminal until the limit."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    world = to.World(2)
+    layer = to.CpuExecutor(world.transport(0)).prepare_layer(
+        placement=to.Placement.even(world=2, experts=2),
+        dtype="float32",
+        expert="single",
+        hidden=8,
+        inner=8,
+        top_k=1,
+        max_tokens=1,
+        timeout_s=60,
+    )
+    layer.forward(
+        np.zeros((1, 8), np.float32),
+        np.zeros((1, 1), np.int32),
+        np.ones((1, 1), np.float32),
+        down=np.zeros((1, 8, 8), np.float32),
+        out=np.zeros((1, 8), np.float32),
+    )
+    begin = time.monotonic()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Interrupted):
+            layer.synchronize()
+        layer.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 5

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import tileoverlap as to
 
 IDS = np.arange(12, dtype=np.uint8).reshape(4, 3)

@@ -1,4 +1,7 @@
-"""Prints requirements that pyproject.toml lists, so that versions stand there only: requirements.py build|EXTRA."""
+"""Prints requirements that pyproject.toml lists, so that versions stand there only.
+
+Usage: requirements.py build|EXTRA
+"""
 
 import sys
 from pathlib import Path

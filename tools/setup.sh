@@ -7,6 +7,8 @@ venv=$root/.venv
 logs=$root/build/logs
 mkdir -p "$logs"
 PATH=$venv/bin:$PATH  # cmake and ninja may come from there
+# With paths relative to the checkout, a fresh clone finds in ccache what another checkout compiled.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_ABSSTDERR=1
 
 die() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2

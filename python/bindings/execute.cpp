@@ -68,6 +68,7 @@ void bind_session(nb::module_& module) {
           WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("topk_ids"),
           nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"))
       .def("synchronize", &Session::synchronize, WithoutGil())
+      .def("wait", &Session::wait, WithoutGil(), nb::arg("limit_ns"))
       .def("check", &Session::check)
       .def_prop_ro("rank", &Session::rank)
       .def_prop_ro("epoch", &Session::epoch)
@@ -93,6 +94,7 @@ void bind_layer(nb::module_& module) {
           WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(),
           nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"))
       .def("synchronize", &MoeLayer::synchronize, WithoutGil())
+      .def("wait", &MoeLayer::wait, WithoutGil(), nb::arg("limit_ns"))
       .def("check", &MoeLayer::check)
       .def_prop_ro("rank", &MoeLayer::rank)
       .def_prop_ro("epoch", &MoeLayer::epoch)

@@ -15,6 +15,7 @@ from tileoverlap.timeline import Timeline
 __all__ = ["MODES", "Calls", "run_mode"]
 
 MODES = ("overlapped", "serial")
+_POLL_NS = 100_000_000
 
 _CoreCalls = TypeVar("_CoreCalls", _core.Session, _core.MoeLayer)
 
@@ -26,9 +27,10 @@ class Calls(Generic[_CoreCalls]):
         self._held: _CoreCalls | None = core
         self._rank: int = core.rank
         self._lock = threading.Lock()
-        # Tensors of calls that may still be running. C++ only borrows them, and a producer of
-        # DLPack tensors may reuse its memory as soon as ours are gone.
-        self._borrowed: list[Any] = []
+        # Tensors of calls that may still be running, by number of the call. C++ only borrows them,
+        # and a producer of DLPack tensors may reuse its memory as soon as ours are gone.
+        self._borrowed: dict[int, Any] = {}
+        self._kept = 0
 
     @property
     def _core(self) -> _CoreCalls:
@@ -45,11 +47,13 @@ class Calls(Generic[_CoreCalls]):
         """
         core = self._core
         with self._lock:
-            done, self._borrowed = self._borrowed, []
-        try:
-            core.synchronize()
-        finally:
-            done.clear()
+            done = list(self._borrowed)
+        while not core.wait(_POLL_NS):  # in between, Python sees signals such as Ctrl-C
+            pass
+        with self._lock:
+            for call in done:
+                self._borrowed.pop(call, None)
+        core.synchronize()
 
     def check(self) -> None:
         """Raises WaitTimeout if a call has failed. Does not wait."""
@@ -80,11 +84,12 @@ class Calls(Generic[_CoreCalls]):
         to the garbage collector.
         """
         self._held = None  # the last reference: C++ stops and joins here
-        self._borrowed = []
+        self._borrowed = {}
 
     def _keep(self, *tensors: Any) -> None:
         with self._lock:
-            self._borrowed.append(tensors)
+            self._kept += 1
+            self._borrowed[self._kept] = tensors
 
     def __del__(self) -> None:
         if hasattr(self, "_borrowed"):

@@ -138,6 +138,12 @@ void CpuEngine::synchronize() {
   check();
 }
 
+bool CpuEngine::wait(int64_t limit_ns) {
+  std::unique_lock lock(queue_mutex_);
+  const uint64_t target = submitted_;
+  return queue_changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [&] { return completed_ >= target; });
+}
+
 void CpuEngine::check() {
   watch_.stopped();  // reads what peers may have told meanwhile
   if (const auto record = watch_.failure()) throw WaitTimeout(*record, rank_);

@@ -64,6 +64,7 @@ class CpuEngine {
   // engine, and the peers are told.
   void submit(std::function<void()> call);
   void synchronize();
+  bool wait(int64_t limit_ns);
   void check();  // throws the WaitTimeout of a failed call
 
   // For calls, on the driver thread. Each returns false when the call has failed.

@@ -70,6 +70,7 @@ class CpuLayer final : public MoeLayer {
   }
 
   void synchronize() override { engine_.synchronize(); }
+  bool wait(int64_t limit_ns) override { return engine_.wait(limit_ns); }
   void check() override { engine_.check(); }
   int32_t rank() const override { return engine_.rank(); }
   uint64_t epoch() const override { return engine_.epoch(); }

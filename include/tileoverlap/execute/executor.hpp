@@ -54,6 +54,8 @@ class TILEOVERLAP_API Session {
   virtual void run(const Plan& plan, const RunArgs& args) = 0;
   // Waits until every run so far has completed, then check().
   virtual void synchronize() = 0;
+  // Waits as long as synchronize() would, but not longer than `limit_ns`; true if every run so far has completed.
+  virtual bool wait(int64_t limit_ns) = 0;
   // Throws WaitTimeout if a run has failed. Does not wait.
   virtual void check() = 0;
   virtual int32_t rank() const = 0;

@@ -62,6 +62,8 @@ class TILEOVERLAP_API MoeLayer {
   // Waits until every call so far has completed; throws WaitTimeout, or CallRefused for the first refused call since
   // the last synchronize().
   virtual void synchronize() = 0;
+  // Waits as long as synchronize() would, but not longer than `limit_ns`; true if every call so far has completed.
+  virtual bool wait(int64_t limit_ns) = 0;
   virtual void check() = 0;  // throws WaitTimeout if a call has failed; does not wait
   virtual int32_t rank() const = 0;
   virtual uint64_t epoch() const = 0;  // of the last call that has begun; refused calls do not count
