@@ -91,7 +91,7 @@ install_package() {
   fi
   touch "$mark.begun"
   # Without isolation, and in a folder that stays: what did not change is not compiled again.
-  SKBUILD_BUILD_DIR=$root/build/python quietly pip-tileoverlap pip_install --no-build-isolation "$root[$1]" ||
+  SKBUILD_BUILD_DIR=$root/build/python quietly pip-tileoverlap pip_install --no-build-isolation "${root}[$1]" ||
     die "cannot build and install the package"
   mv "$mark.begun" "$mark"
 }

@@ -63,15 +63,19 @@ TEST(Epochs, ThousandsOfCallsOfOneTokenWithManyThreads) {
 }
 
 TEST(Epochs, PassTwoToThe32) {
+  // Epoch 2^32 is 0 in 32 bits, as the flags of bands that no call has used yet are; the producer is late, so that a
+  // flag which counts by mistake gives a poisoned row. Once that epoch is the session's first, once its second.
   Random random(3);
-  Scenario scenario = make_scenario(random, {.placement = Placement::even(3, 6), .top_k = 2, .tokens = {7, 8, 9}});
-  const uint64_t first = (uint64_t{1} << 32) - 2;
-  SessionWorld world(scenario, poisoned({.first_epoch = first}));
-  EXPECT_EQ(world.session(0).epoch(), first);
-  for (uint64_t number = 1; number <= 5; ++number) {
-    draw_tokens(random, scenario, {7, 8, 9});
-    ASSERT_TRUE(same_bits(world.run(scenario), exact_results(scenario))) << "call " << number;
-    ASSERT_EQ(world.session(2).epoch(), first + number);
+  for (const uint64_t first : {(uint64_t{1} << 32) - 1, (uint64_t{1} << 32) - 2}) {
+    Scenario scenario = make_scenario(random, {.placement = Placement::even(3, 6), .top_k = 2, .tokens = {7, 8, 9}});
+    SessionWorld world(scenario, poisoned({.max_delay_us = 500, .first_epoch = first}));
+    EXPECT_EQ(world.session(0).epoch(), first);
+    for (uint64_t number = 1; number <= 5; ++number) {
+      const bool empty = first + number < uint64_t{1} << 32;  // leaves all flags as they were made
+      draw_tokens(random, scenario, empty ? std::vector<int64_t>{0, 0, 0} : std::vector<int64_t>{7, 8, 9});
+      ASSERT_TRUE(same_bits(world.run(scenario), exact_results(scenario))) << "call " << number;
+      ASSERT_EQ(world.session(2).epoch(), first + number);
+    }
   }
 }
 

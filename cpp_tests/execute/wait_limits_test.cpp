@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -104,6 +106,7 @@ TEST(WaitLimits, AWithheldBandIsNamedThoughThePeerBeganToWaitBefore) {
   std::this_thread::sleep_for(milliseconds(50));
   world.start(0, scenario, call);
   EXPECT_THAT(failure_of(world.session(0)).what(), Says("rank 0", "band 1", "epoch 1"));
+  failure_of(world.session(1));
 }
 
 TEST(WaitLimits, AWithheldBandOfALaterCallNamesItsEpoch) {
@@ -120,6 +123,19 @@ TEST(WaitLimits, AWithheldBandOfALaterCallNamesItsEpoch) {
   world.start_all(scenario, call);
   const WaitTimeout error = failure_of(world.session(0));
   EXPECT_THAT(error.what(), Says("band 3", "epoch 3", "saw epoch 0", "needed 3"));
+  failure_of(world.session(1));
+}
+
+TEST(WaitLimits, AWithheldBandIsNamedOnItsRankInAWorldOfThree) {
+  const Scenario scenario = all_to_all(3, 24);
+  WorldSetup setup = limited();
+  setup.cpu = {{}, {}, {.faults = {.withhold_band = 1}}};
+  SessionWorld world(scenario, setup);
+  const Call call = world.make_call(scenario);
+  const Stopwatch stopwatch;
+  world.start_all(scenario, call);
+  EXPECT_THAT(failure_of(world.session(2)).what(), Says("rank 2", "expert 4", "band 1", "epoch 1"));
+  for (const int32_t rank : {0, 1}) EXPECT_THAT(failure_of(world.session(rank)).what(), Says("rank 2", "epoch 1"));
 }
 
 TEST(WaitLimits, NobodyWaitsForAWithheldBandOfOwnRows) {
@@ -239,6 +255,46 @@ TEST(WaitLimits, EndTheCallsThatWereQueuedBehindTheFailedOne) {
   for (const Call& call : calls) world.start(0, scenario, call);
   EXPECT_THAT(failure_of(world.session(0)).what(), Says("rank 1", "epoch 1"));
   for (const Call& call : calls) EXPECT_TRUE(std::isnan(call.outs[0].get(0)));  // no half-made result
+}
+
+TEST(WaitLimits, WaitEndsAtItsOwnLimitAndThrowsNothing) {
+  const Scenario scenario = all_to_all(2, 6);
+  SessionWorld world(scenario, limited(60'000'000'000));
+  const Call call = world.make_call(scenario);
+  EXPECT_TRUE(world.session(0).wait(0));  // no run so far
+  world.start(0, scenario, call);
+  EXPECT_FALSE(world.session(0).wait(0));
+  EXPECT_FALSE(world.session(0).wait(-1));
+  const auto begin = steady_clock::now();
+  EXPECT_FALSE(world.session(0).wait(50'000'000));
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(50));
+  world.start(1, scenario, call);
+  EXPECT_TRUE(world.session(0).wait(60'000'000'000));
+  EXPECT_TRUE(call.outs[0] == exact_results(scenario)[0]);
+  world.synchronize_all();
+}
+
+TEST(WaitLimits, WaitTakesTheLongestLimitThereIs) {
+  const Scenario scenario = all_to_all(2, 6);
+  SessionWorld world(scenario, limited(60'000'000'000));
+  const Call call = world.make_call(scenario);
+  world.start(0, scenario, call);
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    world.start(1, scenario, call);
+  });
+  EXPECT_TRUE(world.session(0).wait(std::numeric_limits<int64_t>::max()));
+  late.join();
+  world.synchronize_all();
+}
+
+TEST(WaitLimits, WaitIsOverForAFailedRun) {
+  const Scenario scenario = all_to_all(2, 6);
+  SessionWorld world(scenario, limited());
+  const Call call = world.make_call(scenario);
+  world.start(0, scenario, call);
+  EXPECT_TRUE(world.session(0).wait(60'000'000'000));
+  EXPECT_THROW(world.session(0).check(), WaitTimeout);
 }
 
 TEST(WaitLimits, CheckDoesNotWait) {

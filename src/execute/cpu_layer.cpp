@@ -52,7 +52,9 @@ struct CheckedCall {
 class CpuLayer final : public MoeLayer {
  public:
   CpuLayer(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, const LayerOptions& options)
-      : options_(checked(options, *transport)), engine_(transport, cpu, engine_options(options_, cpu.faults)) {}
+      : options_(checked(options, *transport)), engine_(transport, cpu, engine_options(options_, cpu.faults)) {
+    index_.reserve(options_.max_tokens, options_.top_k);
+  }
 
   void forward(const LayerArgs& args) override {
     engine_.check();

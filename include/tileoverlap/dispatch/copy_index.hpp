@@ -21,7 +21,7 @@ struct CopyIndex {
   // is row r of this rank's own output (results of local experts are not sent).
   std::vector<int64_t> gather_row;
 
-  void reserve(int64_t max_tokens, int32_t slots);  // so that fill_copy_index does not allocate
+  TILEOVERLAP_API void reserve(int64_t max_tokens, int32_t slots);  // so that fill_copy_index does not allocate
 };
 
 // `topk_ids` [T, k] int32 or int64: the ids from which the plan's counts of this rank were taken.
