@@ -139,9 +139,11 @@ void CpuEngine::synchronize() {
 }
 
 bool CpuEngine::wait(int64_t limit_ns) {
+  constexpr int64_t kLongest = 1'000'000'000'000'000'000;  // added to the time of day, it must not pass 2^63 ns
   std::unique_lock lock(queue_mutex_);
   const uint64_t target = submitted_;
-  return queue_changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [&] { return completed_ >= target; });
+  return queue_changed_.wait_for(lock, std::chrono::nanoseconds(std::min(limit_ns, kLongest)),
+                                 [&] { return completed_ >= target; });
 }
 
 void CpuEngine::check() {
