@@ -71,7 +71,7 @@ pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check "$
 # CMake 3.25 or newer and Ninja: the system's, or else Python's packages of them.
 need_cmake() {
   local version
-  version=$(cmake --version 2>/dev/null | sed -n 's/^cmake version \([0-9.]*\).*/\1/p')
+  version=$(cmake --version 2>/dev/null | sed -n 's/^cmake version \([0-9.]*\).*/\1/p') || version=
   if [[ -z $version || $(printf '%s\n' 3.25 "$version" | sort -V | head -n 1) != 3.25 ]]; then
     quietly pip-cmake pip_install cmake || die "CMake 3.25 or newer is needed; found ${version:-none}"
   fi
