@@ -39,7 +39,7 @@ WorldSetup slow() {
   return setup;
 }
 
-// Limits are two minutes: whatever ends sooner did not wait for one.
+// Limits are a minute: whatever ends sooner did not wait for one.
 class EndsSoon {
  public:
   ~EndsSoon() { EXPECT_LT(steady_clock::now() - begin_, std::chrono::seconds(20)); }

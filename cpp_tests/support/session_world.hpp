@@ -11,7 +11,7 @@
 
 namespace tileoverlap::testing {
 
-inline constexpr int64_t kNoLimitReached = 120'000'000'000;  // of waits: a hang fails the test, slowness does not
+inline constexpr int64_t kNoLimitReached = 60'000'000'000;  // of waits: a hang fails the test, slowness does not
 
 struct WorldSetup {
   PlanOptions plan = {.tile_m = 4, .tile_n = 8};

@@ -31,7 +31,7 @@ TILEOVERLAP_HD constexpr int64_t run_height(int64_t copies, bool is_local, Layou
 
 // One expert's rows. Rows count from the expert's first row.
 struct ExpertExtent {
-  int64_t rows = 0;         // up to the last valid row; the GEMM's work
+  int64_t rows = 0;         // the GEMM's work: copies and the padding behind remote runs
   int64_t valid_rows = 0;   // copies
   int64_t remote_rows = 0;  // rows up to the end of the last remote run
 };
