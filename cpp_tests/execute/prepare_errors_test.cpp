@@ -68,6 +68,26 @@ TEST(PrepareRefuses, WidthsThatAreNotPositive) {
   EXPECT_THAT(layer_refusal([](auto& o) { o.inner = -16; }), Says("inner = -16", "positive"));
 }
 
+TEST(PrepareRefuses, WidthsAndTilesThatNoMachineHolds) {
+  constexpr int64_t kHuge = int64_t{1} << 42;
+  EXPECT_THAT(refusal([](auto& o) { o.n = kHuge; }), Says("n = 4398046511104", "below 2^31"));
+  EXPECT_THAT(refusal([](auto& o) { o.k = kHuge; }), Says("k = 4398046511104", "below 2^31"));
+  EXPECT_THAT(layer_refusal([](auto& o) { o.hidden = kHuge; }), Says("hidden = 4398046511104", "below 2^31"));
+  EXPECT_THAT(layer_refusal([](auto& o) { o.inner = kHuge; }), Says("inner = 4398046511104", "below 2^31"));
+  // max_tokens of 0: no rows, but the producer threads' buffers grow with the tile and the depth.
+  const auto tall = [](auto& o) { o.max_tokens = 0, o.plan.tile_m = 2147483647, o.plan.tile_n = 2147483647; };
+  EXPECT_THAT(refusal([&](auto& o) { tall(o), o.k = 2147483640; }),
+              Says("tile_m = 2147483647", "depth of 2147483640", "bytes", "machine"));
+  EXPECT_THAT(layer_refusal([&](auto& o) { tall(o), o.hidden = 2147483640; }),
+              Says("tile_m = 2147483647", "depth of 2147483640", "bytes", "machine"));
+}
+
+TEST(Prepare, TakesATileWiderThanTheRowsWithoutPayingForIt) {
+  SessionOptions options = good_session();
+  options.plan.tile_n = 2147483647;
+  EXPECT_EQ(make_cpu_executor(make_in_process_world(2)[0])->prepare(options)->rank(), 0);
+}
+
 TEST(PrepareRefuses, APlacementForAnotherNumberOfRanks) {
   EXPECT_THAT(refusal([](auto& o) { o.placement = Placement::even(3, 6); }), Says("placement", "3", "2"));
   EXPECT_THAT(layer_refusal([](auto& o) { o.placement = Placement::even(1, 6); }), Says("placement", "1", "2"));

@@ -1,5 +1,9 @@
 #include "execute/checks.hpp"
 
+#include <unistd.h>
+
+#include <limits>
+
 #include "core/text.hpp"
 #include "plan/build.hpp"
 #include "routing/read_ids.hpp"
@@ -13,6 +17,19 @@ void check_row_bytes(const char* name_of_width, int64_t width, DType dtype) {
   if (width <= 0 || width % multiple != 0) {
     throw InvalidArgument(text(name_of_width, " must be a positive multiple of ", multiple, " for ", name(dtype),
                                " (rows of 16 bytes), got ", name_of_width, " = ", width));
+  }
+  if (width > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(text(name_of_width, " must be below 2^31, got ", name_of_width, " = ", width));
+  }
+}
+
+void check_scratch(int64_t bytes_per_thread, int32_t threads, const PlanOptions& plan, int64_t k) {
+  const double needed = static_cast<double>(bytes_per_thread) * threads;
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed > memory) {
+    throw InvalidArgument(text("tile_m = ", plan.tile_m, ", tile_n = ", plan.tile_n, " and a GEMM depth of ", k,
+                               " take ", bytes_per_thread, " bytes in each of ", threads,
+                               " producer threads, this machine has ", static_cast<int64_t>(memory), " bytes"));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "consume/cpu_consumer.hpp"
 #include "core/text.hpp"
 #include "dispatch/cpu_dispatch.hpp"
+#include "execute/checks.hpp"
 #include "reduce/cpu_reduce.hpp"
 
 namespace tileoverlap {
@@ -29,6 +30,16 @@ WorkspaceLayout layout_for(const EngineOptions& options) {
   return WorkspaceLayout::make(options.placement.world(), report_for(options, 0).staging_bytes, input_bytes);
 }
 
+// Widest tile and deepest sum of the one or two GEMMs.
+int64_t scratch_columns(const EngineOptions& options) {
+  const int64_t widest = options.first_width > 0 ? std::max(options.n, options.k) : options.n;
+  return std::min<int64_t>(options.plan.tile_n, widest);
+}
+
+int64_t scratch_depth(const EngineOptions& options) {
+  return options.first_width > 0 ? std::max(options.k, options.input_width) : options.k;
+}
+
 std::vector<std::string> worker_names(const CpuOptions& cpu) {
   std::vector<std::string> names = {"driver"};
   for (int32_t i = 0; i < cpu.producer_threads; ++i) names.push_back(text("producer ", i));
@@ -43,8 +54,7 @@ uint64_t worker_seed(const CpuFaults& faults, int32_t rank, int32_t worker) {
 }  // namespace
 
 CpuEngine::Worker::Worker(const EngineOptions& options, const CpuFaults& faults, uint64_t seed)
-    : scratch(options.plan.tile_m, options.plan.tile_n,
-              options.first_width > 0 ? std::max(options.k, options.input_width) : options.k, faults, seed),
+    : scratch(options.plan.tile_m, scratch_columns(options), scratch_depth(options), faults, seed),
       sum(static_cast<size_t>(options.n)) {}
 
 CpuEngine::CpuEngine(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, EngineOptions options)
@@ -94,6 +104,8 @@ CpuEngine::~CpuEngine() {
 }
 
 std::vector<CpuEngine::Worker> CpuEngine::make_workers() const {
+  const int64_t one = GemmScratch::bytes(options_.plan.tile_m, scratch_columns(options_), scratch_depth(options_));
+  check_scratch(one < INT64_MAX / 2 ? 2 * one : one, cpu_.producer_threads, options_.plan, scratch_depth(options_));
   std::vector<Worker> workers;
   for (int32_t i = 0; i < cpu_.producer_threads; ++i) {
     workers.emplace_back(options_, cpu_.faults, worker_seed(cpu_.faults, rank_, i));

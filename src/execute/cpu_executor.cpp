@@ -1,6 +1,8 @@
 #include "tileoverlap/execute/cpu_executor.hpp"
 
 #include <limits>
+#include <new>
+#include <type_traits>
 
 #include "core/text.hpp"
 #include "execute/cpu_session.hpp"
@@ -14,10 +16,10 @@ class CpuExecutor final : public Executor {
       : transport_(std::move(transport)), options_(options) {}
 
   std::unique_ptr<Session> prepare(const SessionOptions& options) override {
-    return make_cpu_session(transport_, options_, options);
+    return explained([&] { return make_cpu_session(transport_, options_, options); });
   }
   std::unique_ptr<MoeLayer> prepare_layer(const LayerOptions& options) override {
-    return make_cpu_layer(transport_, options_, options);
+    return explained([&] { return make_cpu_layer(transport_, options_, options); });
   }
   std::string repr() const override {
     return text("CpuExecutor(", transport_->repr(), ", producer_threads=", options_.producer_threads,
@@ -25,6 +27,19 @@ class CpuExecutor final : public Executor {
   }
 
  private:
+  // An allocation that fails says neither whose it was nor why.
+  template <class Make>
+  std::invoke_result_t<Make> explained(Make make) const {
+    try {
+      return make();
+    } catch (const std::bad_alloc&) {
+      throw Error(
+          text("rank ", transport_->rank(),
+               " cannot allocate its workspace: max_tokens, the widths or the tiles are too large for this machine"
+               " (size_report tells the bytes)"));
+    }
+  }
+
   std::shared_ptr<Transport> transport_;
   CpuOptions options_;
 };
