@@ -52,8 +52,20 @@ void bind_timeline(nb::module_& module) {
       nb::arg("timelines"));
 }
 
+void bind_calls(nb::module_& module) {
+  nb::class_<Calls>(module, "Calls")
+      .def("synchronize", &Calls::synchronize, WithoutGil())
+      .def("wait", &Calls::wait, WithoutGil(), nb::arg("limit_ns"))
+      .def("check", &Calls::check)
+      .def_prop_ro("rank", &Calls::rank)
+      .def_prop_ro("epoch", &Calls::epoch)
+      .def("sizes", &Calls::sizes)
+      .def("timeline", &Calls::timeline)
+      .def("__repr__", &Calls::repr);
+}
+
 void bind_session(nb::module_& module) {
-  nb::class_<Session>(module, "Session")
+  nb::class_<Session, Calls>(module, "Session")
       .def(
           "run",
           [](Session& self, const Plan& plan, const Tensor& rows, const Tensor& weights, const Tensor& topk_ids,
@@ -66,19 +78,11 @@ void bind_session(nb::module_& module) {
                             .mode = mode});
           },
           WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("topk_ids"),
-          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"))
-      .def("synchronize", &Session::synchronize, WithoutGil())
-      .def("wait", &Session::wait, WithoutGil(), nb::arg("limit_ns"))
-      .def("check", &Session::check)
-      .def_prop_ro("rank", &Session::rank)
-      .def_prop_ro("epoch", &Session::epoch)
-      .def("sizes", &Session::sizes)
-      .def("timeline", &Session::timeline)
-      .def("__repr__", &Session::repr);
+          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"));
 }
 
 void bind_layer(nb::module_& module) {
-  nb::class_<MoeLayer>(module, "MoeLayer")
+  nb::class_<MoeLayer, Calls>(module, "MoeLayer")
       .def(
           "forward",
           [](MoeLayer& self, const Tensor* x, const Tensor* topk_ids, const Tensor* topk_weights, const Tensor* up,
@@ -92,15 +96,7 @@ void bind_layer(nb::module_& module) {
                           .mode = mode});
           },
           WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(),
-          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"))
-      .def("synchronize", &MoeLayer::synchronize, WithoutGil())
-      .def("wait", &MoeLayer::wait, WithoutGil(), nb::arg("limit_ns"))
-      .def("check", &MoeLayer::check)
-      .def_prop_ro("rank", &MoeLayer::rank)
-      .def_prop_ro("epoch", &MoeLayer::epoch)
-      .def("sizes", &MoeLayer::sizes)
-      .def("timeline", &MoeLayer::timeline)
-      .def("__repr__", &MoeLayer::repr);
+          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"));
 }
 
 void bind_executor(nb::module_& module) {
@@ -168,6 +164,7 @@ void bind_executor(nb::module_& module) {
 void bind_execute(nb::module_& module) {
   nb::enum_<RunMode>(module, "RunMode").value("overlapped", RunMode::kOverlapped).value("serial", RunMode::kSerial);
   bind_timeline(module);
+  bind_calls(module);
   bind_session(module);
   bind_layer(module);
   bind_executor(module);

@@ -63,15 +63,14 @@ def size_report(
         tile, layout: as for make_plan.
 
     Returns:
-        The parts; those that depend on the executor (projected, counters) are 0 here and in the
-        `sizes` of sessions and layers.
+        The parts; those that depend on the executor (projected, counters) are 0 here: the `sizes`
+        of sessions and layers have them.
 
     Raises:
         InvalidArgument: sizes that are not positive or whose bytes pass 2^63.
     """
     core = _core.size_report(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
+        *_rank_of(placement, rank),
         _capacity(max_tokens, top_k, distinct),
         dtype,
         as_int("k", k, low=1, high=INT64_MAX),
@@ -93,8 +92,7 @@ def max_bands(
 ) -> int:
     """Most bands that `rank`'s GEMM can have under any routing. Arguments as for size_report."""
     return _core.max_bands(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
+        *_rank_of(placement, rank),
         _capacity(max_tokens, top_k, distinct),
         plan_options(tile, layout, 1, 1),
     )
@@ -115,8 +113,7 @@ def max_rows(
     Arguments as for size_report.
     """
     return _core.max_rows(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
+        *_rank_of(placement, rank),
         _capacity(max_tokens, top_k, distinct),
         plan_options(tile, layout, 1, 1),
     )
@@ -134,8 +131,7 @@ def max_segments(
 ) -> int:
     """Most segments that `rank`'s plan can have under any routing. Arguments as for size_report."""
     return _core.max_segments(
-        as_instance("placement", placement, Placement)._core,
-        as_int("rank", rank, high=placement.world - 1),
+        *_rank_of(placement, rank),
         _capacity(max_tokens, top_k, distinct),
         plan_options(tile, layout, 1, 1),
     )
@@ -163,6 +159,11 @@ def max_padded_bands(
 def read_sizes(core: _core.SizeReport) -> SizeReport:
     """The C++ report as a Python tuple."""
     return SizeReport(*(getattr(core, field) for field in SizeReport._fields))
+
+
+def _rank_of(placement: Placement, rank: int) -> tuple[_core.Placement, int]:
+    core = as_instance("placement", placement, Placement)._core
+    return core, as_int("rank", rank, high=placement.world - 1)
 
 
 def _capacity(max_tokens: int, top_k: int, distinct: bool) -> _core.Capacity:

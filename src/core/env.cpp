@@ -18,11 +18,12 @@ int64_t read_seconds(const char* variable) {
   if (value == nullptr || *value == '\0') return 0;
   char* end = nullptr;
   const double seconds = std::strtod(value, &end);
-  constexpr double kLongest = 1e9;  // 31 years; keeps nanoseconds inside 63 bits
-  if (*end != '\0' || !std::isfinite(seconds) || seconds < 1e-3 || seconds > kLongest) {
+  constexpr double kNsPerSecond = 1e9;
+  if (*end != '\0' || !std::isfinite(seconds) || seconds < 1e-3 ||
+      seconds * kNsPerSecond > static_cast<double>(kLongestTimeoutNs)) {
     throw InvalidArgument(text(variable, " must be a number of seconds from 0.001 to 1e9, got '", value, "'"));
   }
-  return static_cast<int64_t>(seconds * 1e9);
+  return static_cast<int64_t>(seconds * kNsPerSecond);
 }
 
 std::string value_of(const char* variable) {

@@ -23,13 +23,12 @@ void check_row_bytes(const char* name_of_width, int64_t width, DType dtype) {
   }
 }
 
-void check_scratch(int64_t bytes_per_thread, int32_t threads, const PlanOptions& plan, int64_t k) {
-  const double needed = static_cast<double>(bytes_per_thread) * threads;
+void check_scratch(double bytes_per_thread, int32_t threads, const PlanOptions& plan, int64_t k) {
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed > memory) {
+  if (bytes_per_thread * threads > memory) {
     throw InvalidArgument(text("tile_m = ", plan.tile_m, ", tile_n = ", plan.tile_n, " and a GEMM depth of ", k,
                                " take ", bytes_per_thread, " bytes in each of ", threads,
-                               " producer threads, this machine has ", static_cast<int64_t>(memory), " bytes"));
+                               " producer threads, this machine has ", memory, " bytes"));
   }
 }
 
@@ -47,18 +46,11 @@ void check_common(const CommonOptions& options, const Transport& transport) {
     throw InvalidArgument(
         text("the placement is for ", options.placement->world(), " ranks, the transport has ", transport.world()));
   }
-  for (const auto& [what, value] : {std::pair{"tile_m", options.plan->tile_m},
-                                    {"tile_n", options.plan->tile_n},
-                                    {"bands_per_segment", options.plan->bands_per_segment},
-                                    {"group", options.plan->group},
-                                    {"top_k", options.top_k}}) {
-    if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
-  }
+  build::check_options(*options.plan);
+  if (options.top_k <= 0) throw InvalidArgument(text("top_k must be positive, got ", options.top_k));
   if (options.max_tokens < 0) throw InvalidArgument(text("max_tokens must not be negative, got ", options.max_tokens));
-  build::check_layout(options.plan->layout);
-  constexpr int64_t kLongest = 1'000'000'000'000'000'000;  // 31 years
-  if (options.timeout_ns < 0 || options.warmup_timeout_ns < 0 || options.timeout_ns > kLongest ||
-      options.warmup_timeout_ns > kLongest) {
+  if (options.timeout_ns < 0 || options.warmup_timeout_ns < 0 || options.timeout_ns > kLongestTimeoutNs ||
+      options.warmup_timeout_ns > kLongestTimeoutNs) {
     throw InvalidArgument(text("timeouts must lie between 0 and 1e9 seconds, got ", options.timeout_ns, " ns and ",
                                options.warmup_timeout_ns, " ns"));
   }
@@ -81,7 +73,7 @@ EngineOptions engine_options(const CommonOptions& options, const std::string& te
           .capacity = {.max_tokens = options.max_tokens, .top_k = options.top_k},
           .plan = *options.plan,
           .input_width = 0,
-          .first_width = 0,
+          .expert = ExpertKind::kSingle,
           .timeout_ns = options.timeout_ns,
           .warmup_timeout_ns = options.warmup_timeout_ns,
           .record_timeline = record_timeline,

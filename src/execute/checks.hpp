@@ -17,7 +17,7 @@ void check_row_bytes(const char* name, int64_t width, DType dtype);
 void check_mode(RunMode mode);
 
 // Producer threads fill their buffers at prepare: more of them than the machine has memory must not be tried.
-void check_scratch(int64_t bytes_per_thread, int32_t threads, const PlanOptions& plan, int64_t k);
+void check_scratch(double bytes_per_thread, int32_t threads, const PlanOptions& plan, int64_t k);
 
 // Options that sessions and layers share. Throws InvalidArgument.
 struct CommonOptions {

@@ -7,18 +7,21 @@
 #include "dispatch/cpu_dispatch.hpp"
 #include "execute/checks.hpp"
 #include "reduce/cpu_reduce.hpp"
+#include "tileoverlap/core/env.hpp"
 
 namespace tileoverlap {
 namespace {
 
-// Sizes of one rank, the rows between the projections included. Throws InvalidArgument where they pass 2^63 bytes.
+bool has_first_projection(const EngineOptions& options) { return options.expert != ExpertKind::kSingle; }
+
+// Sizes of one rank, counters apart. Throws InvalidArgument where they pass 2^63 bytes.
 SizeReport report_for(const EngineOptions& options, int32_t rank) {
-  const auto rows_of_width = [&](int64_t width) {
+  const auto with_input = [&](int64_t width) {
     return size_report(options.placement, rank, options.capacity, options.dtype, width, options.n, options.plan);
   };
-  SizeReport report = rows_of_width(std::max<int64_t>(options.input_width, 1));
-  if (options.input_width == 0) report.input_bytes = 0;
-  report.projected_bytes = rows_of_width(options.k).input_bytes;
+  SizeReport report = with_input(options.k);
+  if (has_first_projection(options)) report.projected_bytes = report.input_bytes;
+  report.input_bytes = options.input_width > 0 ? with_input(options.input_width).input_bytes : 0;
   return report;
 }
 
@@ -32,12 +35,12 @@ WorkspaceLayout layout_for(const EngineOptions& options) {
 
 // Widest tile and deepest sum of the one or two GEMMs.
 int64_t scratch_columns(const EngineOptions& options) {
-  const int64_t widest = options.first_width > 0 ? std::max(options.n, options.k) : options.n;
+  const int64_t widest = has_first_projection(options) ? std::max(options.n, options.k) : options.n;
   return std::min<int64_t>(options.plan.tile_n, widest);
 }
 
 int64_t scratch_depth(const EngineOptions& options) {
-  return options.first_width > 0 ? std::max(options.k, options.input_width) : options.k;
+  return has_first_projection(options) ? std::max(options.k, options.input_width) : options.k;
 }
 
 std::vector<std::string> worker_names(const CpuOptions& cpu) {
@@ -54,20 +57,20 @@ uint64_t worker_seed(const CpuFaults& faults, int32_t rank, int32_t worker) {
 }  // namespace
 
 CpuEngine::Worker::Worker(const EngineOptions& options, const CpuFaults& faults, uint64_t seed)
-    : scratch(options.plan.tile_m, scratch_columns(options), scratch_depth(options), faults, seed),
+    : scratch(options.plan.tile_m, scratch_columns(options), scratch_depth(options),
+              options.expert == ExpertKind::kSiluGate, Delay(faults.max_delay_us, seed)),
       sum(static_cast<size_t>(options.n)) {}
 
 CpuEngine::CpuEngine(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, EngineOptions options)
     : rank_(transport->rank()),
       cpu_(cpu),
       options_(std::move(options)),
-      rows_capacity_(max_rows(options_.placement, rank_, options_.capacity, options_.plan)),
-      output_bytes_(report_for(options_, rank_).output_bytes),
-      projected_bytes_(options_.first_width > 0 ? report_for(options_, rank_).projected_bytes : 0),
+      sizes_(report_for(options_, rank_)),
       layout_(layout_for(options_)),
-      output_(zeroed_bytes(static_cast<size_t>(output_bytes_))),
-      projected_(zeroed_bytes(static_cast<size_t>(projected_bytes_))),
-      flags_(rows_capacity_ / options_.plan.tile_m, static_cast<int32_t>(ceil_div(options_.n, options_.plan.tile_n))),
+      output_(zeroed_bytes(static_cast<size_t>(sizes_.output_bytes))),
+      projected_(zeroed_bytes(static_cast<size_t>(sizes_.projected_bytes))),
+      flags_(max_bands(options_.placement, rank_, options_.capacity, options_.plan),
+             static_cast<int32_t>(ceil_div(options_.n, options_.plan.tile_n))),
       recorder_(options_.record_timeline, rank_, worker_names(cpu)),
       epoch_(cpu.faults.first_epoch),
       returned_(static_cast<size_t>(layout_.world)),
@@ -86,7 +89,7 @@ CpuEngine::CpuEngine(const std::shared_ptr<Transport>& transport, const CpuOptio
     own_.word(Word::kDispatchCredit, peer).store(cpu.faults.first_epoch, std::memory_order_relaxed);
   }
   poison(own_.staging(), layout_.total - layout_.staging);  // staging and input
-  poison(output_.get(), output_bytes_);
+  poison(output_.get(), sizes_.output_bytes);
   driver_.launch([this](int32_t) { drive(); });
   // Release: the part is initialised before peers write into it. Pairs with the acquire in connect().
   own_.ready().store(RankState::kReady, std::memory_order_release);
@@ -104,8 +107,9 @@ CpuEngine::~CpuEngine() {
 }
 
 std::vector<CpuEngine::Worker> CpuEngine::make_workers() const {
-  const int64_t one = GemmScratch::bytes(options_.plan.tile_m, scratch_columns(options_), scratch_depth(options_));
-  check_scratch(one < INT64_MAX / 2 ? 2 * one : one, cpu_.producer_threads, options_.plan, scratch_depth(options_));
+  const double bytes = ProducerScratch::bytes(options_.plan.tile_m, scratch_columns(options_), scratch_depth(options_),
+                                              options_.expert == ExpertKind::kSiluGate);
+  check_scratch(bytes, cpu_.producer_threads, options_.plan, scratch_depth(options_));
   std::vector<Worker> workers;
   for (int32_t i = 0; i < cpu_.producer_threads; ++i) {
     workers.emplace_back(options_, cpu_.faults, worker_seed(cpu_.faults, rank_, i));
@@ -122,9 +126,8 @@ std::vector<Delay> CpuEngine::make_consumer_delays() const {
 }
 
 SizeReport CpuEngine::sizes() const {
-  SizeReport report = report_for(options_, rank_);
-  report.input_bytes = layout_.total - layout_.input;
-  report.projected_bytes = projected_bytes_;
+  SizeReport report = sizes_;
+  report.input_bytes = layout_.total - layout_.input;  // the largest of all ranks
   report.counter_bytes = layout_.staging;
   return report;
 }
@@ -151,10 +154,9 @@ void CpuEngine::synchronize() {
 }
 
 bool CpuEngine::wait(int64_t limit_ns) {
-  constexpr int64_t kLongest = 1'000'000'000'000'000'000;  // added to the time of day, it must not pass 2^63 ns
   std::unique_lock lock(queue_mutex_);
   const uint64_t target = submitted_;
-  return queue_changed_.wait_for(lock, std::chrono::nanoseconds(std::min(limit_ns, kLongest)),
+  return queue_changed_.wait_for(lock, std::chrono::nanoseconds(std::min(limit_ns, kLongestTimeoutNs)),
                                  [&] { return completed_ >= target; });
 }
 
@@ -293,7 +295,7 @@ WorkerPool::Job CpuEngine::produce(ProduceTask& task) {
   });
 }
 
-void CpuEngine::first_projection(const PlanData& plan, const TensorView& up, ExpertKind kind) {
+void CpuEngine::first_projection(const PlanData& plan, const TensorView& up) {
   first_order_.set(static_cast<int64_t>(plan.order.size()) * column_tiles(plan, options_.k), cpu_.faults.shuffle_seed,
                    epoch());
   ProduceTask task{.plan = &plan,
@@ -305,7 +307,7 @@ void CpuEngine::first_projection(const PlanData& plan, const TensorView& up, Exp
                    .weight_stride = up.strides[1],
                    .k = options_.input_width,
                    .n = options_.k,
-                   .activation = kind,
+                   .activation = options_.expert,
                    .output = projected_.get(),
                    .order = &first_order_,
                    .ticket = nullptr,
@@ -361,7 +363,7 @@ bool CpuEngine::return_rows(const ReturnCall& call) {
   consuming.join();
   if (!arrived || watch_.stopped()) return false;
   // Own rows are sent and read, staging is read: from here on they are free.
-  poison(output_.get(), output_bytes_);
+  poison(output_.get(), sizes_.output_bytes);
   poison(own_.staging(), layout_.input - layout_.staging);
   publish_credit(Word::kCredit);
   if (options_.input_width > 0) {

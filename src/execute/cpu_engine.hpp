@@ -30,7 +30,7 @@ struct EngineOptions {
   Capacity capacity;
   PlanOptions plan;
   int64_t input_width;  // of dispatched rows; 0: the caller dispatches
-  int64_t first_width;  // columns of the first projection; 0: there is none
+  ExpertKind expert;    // kSingle: no first projection
   int64_t timeout_ns, warmup_timeout_ns;
   bool record_timeline;
   std::string terms;  // what all ranks must agree on
@@ -71,7 +71,7 @@ class CpuEngine {
   bool begin_call();   // before anything that peers take part in
   void begin_epoch();  // the next epoch: only for a call that all ranks run
   bool dispatch(const PlanData& plan, const CopyIndex& index, const TensorView& x);  // rows out and in
-  void first_projection(const PlanData& plan, const TensorView& up, ExpertKind kind);
+  void first_projection(const PlanData& plan, const TensorView& up);                 // unless the expert is kSingle
   bool return_rows(const ReturnCall& call);
 
   const std::byte* dispatched_rows() const { return own_.input(); }
@@ -103,8 +103,7 @@ class CpuEngine {
   const int32_t rank_;
   const CpuOptions cpu_;
   const EngineOptions options_;
-  const int64_t rows_capacity_;
-  const int64_t output_bytes_, projected_bytes_;
+  const SizeReport sizes_;  // of this rank
   const WorkspaceLayout layout_;
   const ZeroedBytes output_, projected_;
   const TileFlags flags_;

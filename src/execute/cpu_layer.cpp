@@ -39,7 +39,7 @@ EngineOptions engine_options(const LayerOptions& options, const CpuFaults& fault
   engine.k = options.inner;
   engine.n = options.hidden;
   engine.input_width = input_width(options);
-  engine.first_width = has_first_projection(options) ? up_width(options) : 0;
+  engine.expert = options.expert;
   return engine;
 }
 
@@ -155,7 +155,7 @@ class CpuLayer final : public MoeLayer {
       fill_copy_index(*plan, call.tokens.ids, index_);
     });
     if (!engine_.dispatch(**plan, index_, call.x)) return;
-    if (has_first_projection(options_)) engine_.first_projection(**plan, call.up, options_.expert);
+    if (has_first_projection(options_)) engine_.first_projection(**plan, call.up);
     engine_.return_rows({.plan = &**plan,
                          .index = &index_,
                          .rows = has_first_projection(options_) ? engine_.projected_rows() : engine_.dispatched_rows(),

@@ -11,7 +11,7 @@ namespace tileoverlap::build {
 // Band numbers and positions are 32-bit (a scheduled band is one 16-byte load); rows and offsets are 64-bit.
 inline constexpr int64_t kMaxBands = std::numeric_limits<int32_t>::max();
 
-void check_layout(Layout layout);  // throws InvalidArgument for a value outside the enumeration
+void check_options(const PlanOptions& options);  // throws InvalidArgument
 
 void lay_out_rows(const RouteCounts& counts, PlanData& plan);       // experts, runs, rows, dispatched_rows
 void locate_own_copies(const RouteCounts& counts, PlanData& plan);  // staging_row, dispatch_row, returned_rows

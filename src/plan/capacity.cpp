@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/text.hpp"
+#include "routing/check_rank.hpp"
 #include "tileoverlap/core/error.hpp"
 #include "tileoverlap/core/math.hpp"
 
@@ -22,9 +23,7 @@ int64_t max_copies(int64_t experts, const Capacity& capacity) {
 int64_t max_runs(int64_t experts, const Capacity& capacity) { return min64(experts, max_copies(experts, capacity)); }
 
 void check(const Placement& placement, int32_t rank, const PlanOptions& options) {
-  if (rank < 0 || rank >= placement.world()) {
-    throw InvalidArgument(text("rank must lie in ", range_text(0, placement.world()), ", got ", rank));
-  }
+  check_rank(placement, rank);
   if (options.tile_m <= 0 || options.tile_n <= 0) {
     throw InvalidArgument(text("tile_m and tile_n must be positive, got ", options.tile_m, " and ", options.tile_n));
   }

@@ -1,5 +1,7 @@
 #include "plan/build.hpp"
 
+#include <utility>
+
 #include "core/text.hpp"
 #include "tileoverlap/core/error.hpp"
 
@@ -21,10 +23,16 @@ std::string repr(const PlanOptions& options) {
 
 namespace build {
 
-void check_layout(Layout layout) {
-  if (layout != Layout::kOwnerAligned && layout != Layout::kCompact) {
+void check_options(const PlanOptions& options) {
+  if (options.layout != Layout::kOwnerAligned && options.layout != Layout::kCompact) {
     throw InvalidArgument(
-        text("layout must be owner_aligned or compact, got the value ", static_cast<int32_t>(layout)));
+        text("layout must be owner_aligned or compact, got the value ", static_cast<int32_t>(options.layout)));
+  }
+  for (const auto& [what, value] : {std::pair{"tile_m", options.tile_m},
+                                    {"tile_n", options.tile_n},
+                                    {"bands_per_segment", options.bands_per_segment},
+                                    {"group", options.group}}) {
+    if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
   }
 }
 

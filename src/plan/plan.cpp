@@ -4,31 +4,22 @@
 
 #include "core/text.hpp"
 #include "plan/build.hpp"
+#include "routing/check_rank.hpp"
 #include "tileoverlap/core/error.hpp"
 
 namespace tileoverlap {
 namespace {
 
-void require_positive(const char* what, int64_t value) {
-  if (value <= 0) throw InvalidArgument(text(what, " must be positive, got ", value));
-}
-
 void check_inputs(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
                   const PlanOptions& options) {
-  if (rank < 0 || rank >= placement.world()) {
-    throw InvalidArgument(text("rank must lie in 0..", placement.world() - 1, ", got ", rank));
-  }
+  check_rank(placement, rank);
   if (counts.world() != placement.world() || counts.experts() != placement.experts()) {
     throw InvalidArgument(text("counts are [", counts.world(), ", ", counts.experts(), "], the placement needs [",
                                placement.world(), ", ", placement.experts(), "]"));
   }
-  require_positive("n", n);
+  if (n <= 0) throw InvalidArgument(text("n must be positive, got ", n));
   if (n > std::numeric_limits<int32_t>::max()) throw InvalidArgument(text("n must be below 2^31, got ", n));
-  build::check_layout(options.layout);
-  require_positive("tile_m", options.tile_m);
-  require_positive("tile_n", options.tile_n);
-  require_positive("bands_per_segment", options.bands_per_segment);
-  require_positive("group", options.group);
+  build::check_options(options);
 }
 
 // Mixes what all ranks' plans of one call have in common (FNV-1a over words, with a final mix). Not for adversaries:

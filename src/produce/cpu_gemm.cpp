@@ -66,12 +66,9 @@ GemmScratch::GemmScratch(int64_t tile_m, int64_t tile_n, int64_t k)
       product(static_cast<size_t>(tile_m * align_up(tile_n, kPanel))),
       product_stride(align_up(tile_n, kPanel)) {}
 
-int64_t GemmScratch::bytes(int64_t tile_m, int64_t tile_n, int64_t k) {
-  // In floating point: the product of two sizes near 2^31 and four bytes passes 63 bits.
-  const double elements = static_cast<double>(tile_m) * static_cast<double>(k) + static_cast<double>(k) * kPanel +
-                          static_cast<double>(tile_m) * static_cast<double>(align_up(tile_n, kPanel));
-  const double most = 9.0e18;
-  return static_cast<int64_t>(std::min(most, elements * sizeof(float)));
+double GemmScratch::bytes(int64_t tile_m, int64_t tile_n, int64_t k) {
+  const auto rows = static_cast<double>(tile_m), depth = static_cast<double>(k);
+  return sizeof(float) * (rows * depth + depth * kPanel + rows * static_cast<double>(align_up(tile_n, kPanel)));
 }
 
 template <class T>

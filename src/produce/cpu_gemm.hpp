@@ -21,10 +21,11 @@ struct Operands {
 // A worker's buffers for one tile, made at prepare.
 struct GemmScratch {
   GemmScratch(int64_t tile_m, int64_t tile_n, int64_t k);
-  static int64_t bytes(int64_t tile_m, int64_t tile_n, int64_t k);  // at most 9e18
-  std::vector<float> rows;                                          // [tile_m, k], converted
-  std::vector<float> panel;                                         // [k, kPanel], kPanel weight rows transposed
-  std::vector<float> product;                                       // [tile_m, product_stride]
+  // What the constructor takes; a double, since sizes below 2^31 multiply to more than 2^63 bytes.
+  static double bytes(int64_t tile_m, int64_t tile_n, int64_t k);
+  std::vector<float> rows;     // [tile_m, k], converted
+  std::vector<float> panel;    // [k, kPanel], kPanel weight rows transposed
+  std::vector<float> product;  // [tile_m, product_stride]
   int64_t product_stride;
 };
 

@@ -32,8 +32,13 @@ class TileFlags {
 
 // What a worker of the producer keeps to itself.
 struct ProducerScratch {
-  ProducerScratch(int64_t tile_m, int64_t tile_n, int64_t k, const CpuFaults& faults, uint64_t seed)
-      : first(tile_m, tile_n, k), second(tile_m, tile_n, k), delay(faults.max_delay_us, seed) {}
+  ProducerScratch(int64_t tile_m, int64_t tile_n, int64_t k, bool gated, Delay delays)
+      : first(tile_m, tile_n, k),
+        second(gated ? GemmScratch(tile_m, tile_n, k) : GemmScratch(0, 0, 0)),
+        delay(delays) {}
+  static double bytes(int64_t tile_m, int64_t tile_n, int64_t k, bool gated) {
+    return (gated ? 2 : 1) * GemmScratch::bytes(tile_m, tile_n, k);
+  }
   GemmScratch first, second;  // `second` holds the up half of a SiLU gate
   Delay delay;
 };

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/text.hpp"
+#include "routing/check_rank.hpp"
 #include "routing/read_ids.hpp"
 #include "tileoverlap/core/error.hpp"
 
@@ -42,9 +43,7 @@ std::string RouteCounts::repr() const {
 }
 
 std::vector<int32_t> count_ids(const Placement& placement, int32_t rank, const TensorArg& topk_ids) {
-  if (rank < 0 || rank >= placement.world()) {
-    throw InvalidArgument(text("rank must lie in ", range_text(0, placement.world()), ", got ", rank));
-  }
+  check_rank(placement, rank);
   const TensorView ids = check_ids(topk_ids);
   if (ids.elements > std::numeric_limits<int32_t>::max()) {
     throw InvalidArgument(text("topk_ids ", shape_text(ids.shape, 2), " has more than 2^31 - 1 copies"));

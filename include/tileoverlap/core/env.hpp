@@ -9,6 +9,9 @@
 
 namespace tileoverlap {
 
+// Limits are at most 31 years: added to the time of day they stay below 2^63 ns.
+inline constexpr int64_t kLongestTimeoutNs = 1'000'000'000'000'000'000;
+
 struct Env {
   // TILEOVERLAP_TIMEOUT_S: limit of every device or thread wait, seconds, > 0. Default 300.
   int64_t timeout_ns = 300'000'000'000;

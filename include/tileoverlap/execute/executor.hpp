@@ -10,6 +10,7 @@
 #include "tileoverlap/core/error.hpp"
 #include "tileoverlap/core/tensor.hpp"
 #include "tileoverlap/core/timeline.hpp"
+#include "tileoverlap/execute/calls.hpp"
 #include "tileoverlap/execute/moe_layer.hpp"
 #include "tileoverlap/execute/run_mode.hpp"
 #include "tileoverlap/plan/capacity.hpp"
@@ -42,29 +43,16 @@ struct RunArgs {
 };
 
 // One rank's prepared return path: expert GEMM, rows back to their owners, weighted sum. Collective: all ranks make
-// the same sequence of runs. Calls from several threads are ordered, never interleaved.
-class TILEOVERLAP_API Session {
+// the same sequence of runs.
+class TILEOVERLAP_API Session : public Calls {
  public:
-  virtual ~Session() = default;
   // Starts a run and returns; runs of one session complete in order. Checks everything first: when it throws
   // (InvalidArgument, DTypeError, CapacityError), nothing was started or written and the session stays usable; but
   // peers do not know: a run that threw is not a step, it must be made again with arguments that hold. (MoeLayer
   // refuses on all ranks together.) Ranks that run different plans in one step are told so by WaitTimeout (kSamePlan).
   // Throws the WaitTimeout of an earlier run: after one, the session cannot be used again.
   virtual void run(const Plan& plan, const RunArgs& args) = 0;
-  // Waits until every run so far has completed, then check().
-  virtual void synchronize() = 0;
-  // Waits as long as synchronize() would, but not longer than `limit_ns`; true if every run so far has completed.
-  virtual bool wait(int64_t limit_ns) = 0;
-  // Throws WaitTimeout if a run has failed. Does not wait.
-  virtual void check() = 0;
-  virtual int32_t rank() const = 0;
-  virtual uint64_t epoch() const = 0;  // of the last run that has begun
   virtual const SessionOptions& options() const = 0;
-  virtual SizeReport sizes() const = 0;
-  // Of the last completed run, where options().record_timeline is set. Call after synchronize().
-  virtual Timeline timeline() const = 0;
-  virtual std::string repr() const = 0;
 };
 
 // Collective by order: the n-th session or layer that a rank prepares belongs to the n-th of the others; options

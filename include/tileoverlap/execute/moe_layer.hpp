@@ -8,6 +8,7 @@
 #include "tileoverlap/core/dtype.hpp"
 #include "tileoverlap/core/tensor.hpp"
 #include "tileoverlap/core/timeline.hpp"
+#include "tileoverlap/execute/calls.hpp"
 #include "tileoverlap/execute/run_mode.hpp"
 #include "tileoverlap/plan/capacity.hpp"
 #include "tileoverlap/plan/plan.hpp"
@@ -52,25 +53,13 @@ struct LayerArgs {
 
 // One rank's layer. Every forward() is one collective step of all ranks, whether it succeeds or throws: a call that
 // one rank refuses ends on all others with CallRefused, naming the rank and its reason, and the layer stays usable.
-class TILEOVERLAP_API MoeLayer {
+class TILEOVERLAP_API MoeLayer : public Calls {
  public:
-  virtual ~MoeLayer() = default;
   // Starts a call and returns; calls complete in order. When it throws (InvalidArgument, DTypeError, CapacityError),
   // nothing was written on any rank. Throws the WaitTimeout of an earlier call: after one, the layer cannot be used
   // again.
   virtual void forward(const LayerArgs& args) = 0;
-  // Waits until every call so far has completed; throws WaitTimeout, or CallRefused for the first refused call since
-  // the last synchronize().
-  virtual void synchronize() = 0;
-  // Waits as long as synchronize() would, but not longer than `limit_ns`; true if every call so far has completed.
-  virtual bool wait(int64_t limit_ns) = 0;
-  virtual void check() = 0;  // throws WaitTimeout if a call has failed; does not wait
-  virtual int32_t rank() const = 0;
-  virtual uint64_t epoch() const = 0;  // of the last call that has begun; refused calls do not count
   virtual const LayerOptions& options() const = 0;
-  virtual SizeReport sizes() const = 0;
-  virtual Timeline timeline() const = 0;  // of the last completed call; call after synchronize()
-  virtual std::string repr() const = 0;
 };
 
 }  // namespace tileoverlap

@@ -1,5 +1,5 @@
 #pragma once
-// The invariants of plans, as code. For tests and for debugging; cost O(rows).
+// The invariants of plans, as code. For tests and for debugging; cost O(bands * runs).
 
 #include <span>
 #include <string>
