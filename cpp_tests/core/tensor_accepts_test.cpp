@@ -69,7 +69,7 @@ TEST(CheckTensor, EmptyTensorMayHaveNullDataAndSaysItsOwnDevice) {
   EXPECT_EQ(check_tensor(x.arg(), rows_of(1024)).elements, 0);
   x.dl().device = {kDLCUDA, 0};
   TensorSpec on_gpu = rows_of(1024);
-  on_gpu.device = kDLCUDA;
+  on_gpu.device = {kDLCUDA, 0};
   EXPECT_EQ(check_tensor(x.arg(), on_gpu).elements, 0);  // nobody asks a driver who owns a null pointer
 }
 

@@ -59,7 +59,7 @@ TEST(CheckTensorRefuses, AnotherDeviceByBothNames) {
   EXPECT_THAT(refusal(x.arg(), rows_of(16)), Says("rows", "cuda:3", "cpu"));
   x.dl().device = {kDLCPU, 0};
   TensorSpec on_gpu = rows_of(16);
-  on_gpu.device = kDLCUDA;
+  on_gpu.device = {kDLCUDA, 3};
   EXPECT_THAT(refusal(x.arg(), on_gpu), Says("rows", "cpu:0", "cuda"));
 }
 

@@ -71,6 +71,7 @@ class HostTensor {
   }
 
   DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
   int64_t size(size_t dimension) const { return shape_[dimension]; }
   int64_t elements() const { return elements_; }
   size_t bytes() const { return memory_.size(); }

@@ -21,5 +21,7 @@
 #include "tileoverlap/plan/tile_arrays.hpp"
 #include "tileoverlap/routing/counts.hpp"
 #include "tileoverlap/routing/placement.hpp"
+#include "tileoverlap/transport/device_world.hpp"
 #include "tileoverlap/transport/in_process.hpp"
+#include "tileoverlap/transport/mapped.hpp"
 #include "tileoverlap/transport/transport.hpp"

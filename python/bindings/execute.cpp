@@ -2,12 +2,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "bindings.hpp"
 #include "tensor.hpp"
 #include "tileoverlap/execute/cpu_executor.hpp"
+#include "tileoverlap/execute/cuda_executor.hpp"
 #include "tileoverlap/execute/executor.hpp"
 
 namespace tileoverlap::python {
@@ -64,21 +67,25 @@ void bind_calls(nb::module_& module) {
       .def("__repr__", &Calls::repr);
 }
 
+// Streams travel as addresses; 0 is the legacy default stream.
+void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
 void bind_session(nb::module_& module) {
   nb::class_<Session, Calls>(module, "Session")
       .def(
           "run",
           [](Session& self, const Plan& plan, const Tensor& rows, const Tensor& weights, const Tensor& topk_ids,
-             const Tensor& topk_weights, const Tensor& out, RunMode mode) {
+             const Tensor& topk_weights, const Tensor& out, RunMode mode, uintptr_t stream) {
             self.run(plan, {.rows = rows.arg(),
                             .weights = weights.arg(),
                             .topk_ids = topk_ids.arg(),
                             .topk_weights = topk_weights.arg(),
                             .out = out.arg(),
-                            .mode = mode});
+                            .mode = mode,
+                            .stream = stream_at(stream)});
           },
           WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("topk_ids"),
-          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"));
+          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"), nb::arg("stream") = 0);
 }
 
 void bind_layer(nb::module_& module) {
@@ -86,17 +93,19 @@ void bind_layer(nb::module_& module) {
       .def(
           "forward",
           [](MoeLayer& self, const Tensor* x, const Tensor* topk_ids, const Tensor* topk_weights, const Tensor* up,
-             const Tensor* down, const Tensor* out, RunMode mode) {
+             const Tensor* down, const Tensor* out, RunMode mode, uintptr_t stream) {
             self.forward({.x = arg_of(x),
                           .topk_ids = arg_of(topk_ids),
                           .topk_weights = arg_of(topk_weights),
                           .up = arg_of(up),
                           .down = arg_of(down),
                           .out = arg_of(out),
-                          .mode = mode});
+                          .mode = mode,
+                          .stream = stream_at(stream)});
           },
           WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(),
-          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"));
+          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"),
+          nb::arg("stream") = 0);
 }
 
 void bind_executor(nb::module_& module) {
@@ -159,6 +168,32 @@ void bind_executor(nb::module_& module) {
       nb::arg("first_epoch"));
 }
 
+void bind_cuda_executor(nb::module_& module) {
+  nb::class_<CudaDevice>(module, "CudaDevice")
+      .def_ro("number", &CudaDevice::number)
+      .def_ro("name", &CudaDevice::name)
+      .def_ro("capability", &CudaDevice::capability)
+      .def_ro("sms", &CudaDevice::sms)
+      .def_ro("memory_bytes", &CudaDevice::memory_bytes)
+      .def_ro("bfloat16_tiles", &CudaDevice::bfloat16_tiles);
+  module.def("cuda_devices", &cuda_devices, WithoutGil());
+  module.def("why_no_cuda_device", &why_no_cuda_device, WithoutGil());
+  module.def(
+      "make_cuda_executor",
+      [](std::shared_ptr<Transport> transport, int32_t sms, int32_t comm_sms, uint64_t shuffle_seed,
+         int32_t max_delay_us, int32_t withhold_band, bool poison, uint64_t first_epoch) {
+        return make_cuda_executor(std::move(transport), {.sms = sms,
+                                                         .comm_sms = comm_sms,
+                                                         .faults = {.shuffle_seed = shuffle_seed,
+                                                                    .max_delay_us = max_delay_us,
+                                                                    .withhold_band = withhold_band,
+                                                                    .poison = poison,
+                                                                    .first_epoch = first_epoch}});
+      },
+      nb::arg("transport"), nb::kw_only(), nb::arg("sms"), nb::arg("comm_sms"), nb::arg("shuffle_seed"),
+      nb::arg("max_delay_us"), nb::arg("withhold_band"), nb::arg("poison"), nb::arg("first_epoch"));
+}
+
 }  // namespace
 
 void bind_execute(nb::module_& module) {
@@ -168,6 +203,7 @@ void bind_execute(nb::module_& module) {
   bind_session(module);
   bind_layer(module);
   bind_executor(module);
+  bind_cuda_executor(module);
 }
 
 }  // namespace tileoverlap::python

@@ -37,7 +37,13 @@ from tileoverlap.routing import Routed, route
 from tileoverlap.session import Session
 from tileoverlap.timeline import OverlapTimes, Timeline, overlap_times, to_chrome_trace
 from tileoverlap.trace import load_trace
-from tileoverlap.transport import Transport, World, gather_counts
+from tileoverlap.transport import (
+    DeviceWorld,
+    MappedTransport,
+    Transport,
+    World,
+    gather_counts,
+)
 
 __all__ = [
     "Bf16Array",
@@ -47,9 +53,11 @@ __all__ = [
     "CpuExecutor",
     "CpuFaults",
     "DTypeError",
+    "DeviceWorld",
     "Error",
     "InternalError",
     "InvalidArgument",
+    "MappedTransport",
     "MoeLayer",
     "OverlapTimes",
     "Placement",

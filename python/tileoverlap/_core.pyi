@@ -1,7 +1,7 @@
 """Types of the extension module. Kept by hand: the generated stub cannot say what the arrays
 hold."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -191,9 +191,26 @@ class Transport:
     def world(self) -> int: ...
     @property
     def rank(self) -> int: ...
+    @property
+    def device(self) -> tuple[int, int]: ...
+    @property
+    def ranks_on_device(self) -> int: ...
     def open_exchange(self) -> Exchange: ...
 
 def make_in_process_world(world: int) -> list[Transport]: ...
+def make_device_world(devices: Sequence[int]) -> list[Transport]: ...
+def make_mapped_transport(
+    *,
+    rank: int,
+    world: int,
+    bases: Sequence[int],
+    nbytes: int,
+    device: tuple[int, int],
+    ranks_on_device: int,
+    all_gather: Callable[[bytes], list[bytes]] | None,
+    zero: Callable[[int, int], object] | None,
+    owner: Any,
+) -> Transport: ...
 def gather_counts(
     exchange: Exchange, placement: Placement, rank: int, topk_ids: Tensor | None, limit_ns: int
 ) -> RouteCounts: ...
@@ -235,6 +252,7 @@ class Session(Calls):
         topk_weights: Tensor,
         out: Tensor,
         mode: RunMode,
+        stream: int = 0,
     ) -> None: ...
 
 class MoeLayer(Calls):
@@ -247,6 +265,7 @@ class MoeLayer(Calls):
         down: Tensor | None,
         out: Tensor | None,
         mode: RunMode,
+        stream: int = 0,
     ) -> None: ...
 
 class Executor:
@@ -285,6 +304,34 @@ def make_cpu_executor(
     *,
     producer_threads: int,
     consumer_threads: int,
+    shuffle_seed: int,
+    max_delay_us: int,
+    withhold_band: int,
+    poison: bool,
+    first_epoch: int,
+) -> Executor: ...
+
+class CudaDevice:
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def capability(self) -> int: ...
+    @property
+    def sms(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def bfloat16_tiles(self) -> list[tuple[int, int]]: ...
+
+def cuda_devices() -> list[CudaDevice]: ...
+def why_no_cuda_device() -> str: ...
+def make_cuda_executor(
+    transport: Transport,
+    *,
+    sms: int,
+    comm_sms: int,
     shuffle_seed: int,
     max_delay_us: int,
     withhold_band: int,

@@ -26,6 +26,8 @@ const char* what_text(WaitFor what) {
       return "its part of the call";
     case WaitFor::kSamePlan:
       return "the same plan";
+    case WaitFor::kSameTerms:
+      return "the same options";
     case WaitFor::kError:
       return "nothing";
   }
@@ -54,6 +56,7 @@ const char* stage_of(WaitFor what) {
       return "reduce";
     case WaitFor::kPeerClosed:
     case WaitFor::kSamePlan:
+    case WaitFor::kSameTerms:
     case WaitFor::kError:
       return "execute";
   }
@@ -69,6 +72,9 @@ std::string describe(const WaitRecord& record) {
   } else if (record.what == WaitFor::kSamePlan) {
     out << "rank " << record.peer << " runs another plan (" << std::hex << record.seen << ", here " << record.expected
         << std::dec << "): the counts differ, or one of the two has left out a call";
+  } else if (record.what == WaitFor::kSameTerms) {
+    out << "rank " << record.peer << " was prepared with other options (terms " << std::hex << record.seen << ", here "
+        << record.expected << std::dec << "): all ranks must prepare alike";
   } else if (record.what == WaitFor::kPeerClosed) {
     out << "rank " << record.peer << " closed its session while rank " << record.rank << " still waited for "
         << what_text(record.what);

@@ -44,6 +44,13 @@ DType check_dtype(const DLTensor& tensor, const TensorSpec& spec) {
   throw DTypeError(text(spec.argument, " must be ", accepted, ", got ", dtype_text(tensor.dtype)));
 }
 
+void check_device(const DLTensor& tensor, const TensorSpec& spec) {
+  const DLDevice is = tensor.device, must = spec.device;
+  if (is.device_type == must.device_type && (must.device_type == kDLCPU || is.device_id == must.device_id)) return;
+  throw InvalidArgument(text(spec.argument, " must be on ", must.device_type == kDLCPU ? "the cpu" : device_text(must),
+                             ", got ", device_text(is)));
+}
+
 // "[any, 256]" of a spec whose sizes may be -1.
 std::string spec_text(const TensorSpec& spec) {
   std::string result;
@@ -123,6 +130,19 @@ void check_strides(const DLTensor& tensor, const TensorSpec& spec, TensorView& v
   }
 }
 
+void check_row_starts(const TensorView& view, const TensorSpec& spec) {
+  if (spec.row_bytes == 0) return;
+  bool aligned = reinterpret_cast<uintptr_t>(view.data) % static_cast<uint64_t>(spec.row_bytes) == 0;
+  for (int32_t i = 0; i + 1 < view.ndim; ++i) {
+    aligned &= view.shape[i] == 1 || view.strides[i] * size_of(view.dtype) % spec.row_bytes == 0;
+  }
+  if (!aligned) {
+    throw InvalidArgument(text(spec.argument, " must have rows that start at multiples of ", spec.row_bytes,
+                               " bytes, got address ", static_cast<const void*>(view.data), " and strides ",
+                               shape_text(view.strides, view.ndim), " of ", size_of(view.dtype), "-byte elements"));
+  }
+}
+
 }  // namespace
 
 DLDataType dl_dtype(DType dtype) {
@@ -151,10 +171,7 @@ TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec) {
   const DLTensor& tensor = *argument.tensor;
   TensorView view;
   view.dtype = check_dtype(tensor, spec);
-  if (tensor.device.device_type != spec.device) {
-    throw InvalidArgument(text(spec.argument, " must be on ", spec.device == kDLCPU ? "the cpu" : "a cuda device",
-                               ", got ", device_text(tensor.device)));
-  }
+  check_device(tensor, spec);
   check_shape(tensor, spec);
   const int64_t element_bytes = size_of(view.dtype);
   view.ndim = tensor.ndim;
@@ -170,6 +187,7 @@ TensorView check_tensor(const TensorArg& argument, const TensorSpec& spec) {
                                  " bytes, got byte_offset ", tensor.byte_offset, " from address ", tensor.data));
     }
     view.data = reinterpret_cast<std::byte*>(address);
+    check_row_starts(view, spec);
   }
   if (argument.read_only && spec.writable) {
     throw InvalidArgument(text(spec.argument, " is written to, but its memory is read-only"));

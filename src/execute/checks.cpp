@@ -62,7 +62,7 @@ void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns) {
   if (timeout_ns == 0) timeout_ns = env.timeout_ns;
 }
 
-EngineOptions engine_options(const CommonOptions& options, const std::string& terms, const CpuFaults& faults,
+EngineOptions engine_options(const CommonOptions& options, const std::string& terms, uint64_t first_epoch,
                              bool record_timeline) {
   std::string begins;
   for (const int32_t begin : options.placement->expert_begin()) begins += text(begins.empty() ? "" : ",", begin);
@@ -79,15 +79,14 @@ EngineOptions engine_options(const CommonOptions& options, const std::string& te
           .record_timeline = record_timeline,
           // Words without blanks: Transport::allocate names those that differ.
           .terms = text(terms, " placement=[", begins, "] dtype=", name(options.dtype), " top_k=", options.top_k,
-                        " max_tokens=", options.max_tokens, " tile_m=", options.plan->tile_m,
-                        " tile_n=", options.plan->tile_n, " layout=", name(options.plan->layout),
-                        " first_epoch=", faults.first_epoch)};
+                        " max_tokens=", options.max_tokens, " tile_m=", options.plan->tile_m, " tile_n=",
+                        options.plan->tile_n, " layout=", name(options.plan->layout), " first_epoch=", first_epoch)};
 }
 
 TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weights, const TensorArg& out, DType dtype,
-                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank) {
+                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank, const TensorPlace& place) {
   TokenTensors tensors;
-  tensors.ids = check_ids(topk_ids);
+  tensors.ids = check_ids(topk_ids, place.device);
   const int64_t tokens = tensors.ids.shape[0];
   if (tensors.ids.shape[1] != top_k) {
     throw InvalidArgument(
@@ -97,11 +96,18 @@ TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weigh
     throw CapacityError(
         text("rank ", rank, " has T = ", tokens, " tokens, it was prepared for max_tokens = ", max_tokens));
   }
-  tensors.weights = check_tensor(
-      topk_weights,
-      {.argument = "topk_weights", .dtypes = {DType::kFloat32}, .shape = {tokens, top_k}, .shape_names = "[T, k]"});
-  tensors.out = check_tensor(
-      out, {.argument = "out", .dtypes = {dtype}, .shape = {tokens, n}, .shape_names = "[T, N]", .writable = true});
+  tensors.weights = check_tensor(topk_weights, {.argument = "topk_weights",
+                                                .dtypes = {DType::kFloat32},
+                                                .shape = {tokens, top_k},
+                                                .shape_names = "[T, k]",
+                                                .device = place.device});
+  tensors.out = check_tensor(out, {.argument = "out",
+                                   .dtypes = {dtype},
+                                   .shape = {tokens, n},
+                                   .shape_names = "[T, N]",
+                                   .writable = true,
+                                   .device = place.device,
+                                   .row_bytes = place.row_bytes});
   refuse_overlap(tensors.out, tensors.ids, "topk_ids");
   refuse_overlap(tensors.out, tensors.weights, "topk_weights");
   return tensors;

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "execute/cpu_engine.hpp"
+#include "execute/engine_options.hpp"
 #include "tileoverlap/core/tensor.hpp"
 #include "tileoverlap/execute/executor.hpp"
 
@@ -46,15 +46,21 @@ CommonOptions common(const Options& options) {
 void fill_timeouts(int64_t& timeout_ns, int64_t& warmup_timeout_ns);
 
 // Engine options as far as sessions and layers agree. `terms` says what only one of them has.
-EngineOptions engine_options(const CommonOptions& options, const std::string& terms, const CpuFaults& faults,
+EngineOptions engine_options(const CommonOptions& options, const std::string& terms, uint64_t first_epoch,
                              bool record_timeline);
+
+// Where an executor's tensors lie, and the alignment of rows that its accesses ask for (0: none).
+struct TensorPlace {
+  DLDevice device = {kDLCPU, 0};
+  int64_t row_bytes = 0;
+};
 
 // The tensors that every call has; T is taken from topk_ids.
 struct TokenTensors {
   TensorView ids, weights, out;
 };
 TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weights, const TensorArg& out, DType dtype,
-                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank);
+                          int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank, const TensorPlace& place = {});
 
 void refuse_overlap(const TensorView& out, const TensorView& input, const char* input_name);
 

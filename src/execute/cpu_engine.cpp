@@ -12,25 +12,9 @@
 namespace tileoverlap {
 namespace {
 
-bool has_first_projection(const EngineOptions& options) { return options.expert != ExpertKind::kSingle; }
-
-// Sizes of one rank, counters apart. Throws InvalidArgument where they pass 2^63 bytes.
-SizeReport report_for(const EngineOptions& options, int32_t rank) {
-  const auto with_input = [&](int64_t width) {
-    return size_report(options.placement, rank, options.capacity, options.dtype, width, options.n, options.plan);
-  };
-  SizeReport report = with_input(options.k);
-  if (has_first_projection(options)) report.projected_bytes = report.input_bytes;
-  report.input_bytes = options.input_width > 0 ? with_input(options.input_width).input_bytes : 0;
-  return report;
-}
-
 WorkspaceLayout layout_for(const EngineOptions& options) {
-  int64_t input_bytes = 0;  // the same on all ranks, as symmetric memory asks
-  for (int32_t rank = 0; rank < options.placement.world(); ++rank) {
-    input_bytes = std::max(input_bytes, report_for(options, rank).input_bytes);
-  }
-  return WorkspaceLayout::make(options.placement.world(), report_for(options, 0).staging_bytes, input_bytes);
+  return WorkspaceLayout::make(options.placement.world(), size_report(options, 0).staging_bytes,
+                               largest_input_bytes(options));
 }
 
 // Widest tile and deepest sum of the one or two GEMMs.
@@ -65,7 +49,7 @@ CpuEngine::CpuEngine(const std::shared_ptr<Transport>& transport, const CpuOptio
     : rank_(transport->rank()),
       cpu_(cpu),
       options_(std::move(options)),
-      sizes_(report_for(options_, rank_)),
+      sizes_(size_report(options_, rank_)),
       layout_(layout_for(options_)),
       output_(zeroed_bytes(static_cast<size_t>(sizes_.output_bytes))),
       projected_(zeroed_bytes(static_cast<size_t>(sizes_.projected_bytes))),

@@ -12,6 +12,7 @@
 #include "core/zeroed_bytes.hpp"
 #include "execute/cpu_workspace.hpp"
 #include "execute/disorder.hpp"
+#include "execute/engine_options.hpp"
 #include "execute/recorder.hpp"
 #include "execute/watch.hpp"
 #include "execute/worker_pool.hpp"
@@ -21,20 +22,6 @@
 #include "tileoverlap/plan/plan.hpp"
 
 namespace tileoverlap {
-
-// Widths and limits of one rank's engine. `k` and `n` are those of the returned GEMM.
-struct EngineOptions {
-  Placement placement;
-  DType dtype;
-  int64_t k, n;
-  Capacity capacity;
-  PlanOptions plan;
-  int64_t input_width;  // of dispatched rows; 0: the caller dispatches
-  ExpertKind expert;    // kSingle: no first projection
-  int64_t timeout_ns, warmup_timeout_ns;
-  bool record_timeline;
-  std::string terms;  // what all ranks must agree on
-};
 
 // One call's tensors, checked.
 struct ReturnCall {

@@ -48,6 +48,9 @@ class CpuExecutor final : public Executor {
 
 std::unique_ptr<Executor> make_cpu_executor(std::shared_ptr<Transport> transport, const CpuOptions& options) {
   if (transport == nullptr) throw InvalidArgument("transport is missing");
+  if (transport->device().device_type != kDLCPU) {
+    throw InvalidArgument(text("the CPU executor needs a transport with memory on the cpu, got ", transport->repr()));
+  }
   for (const auto& [what, threads] :
        {std::pair{"producer_threads", options.producer_threads}, {"consumer_threads", options.consumer_threads}}) {
     constexpr int32_t kMost = 1024;

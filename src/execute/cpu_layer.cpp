@@ -1,65 +1,26 @@
 #include <optional>
 
 #include "core/text.hpp"
-#include "execute/checks.hpp"
 #include "execute/cpu_engine.hpp"
 #include "execute/cpu_session.hpp"
+#include "execute/layer_checks.hpp"
 #include "transport/call_vote.hpp"
 
 namespace tileoverlap {
 namespace {
 
-LayerOptions checked(LayerOptions options, const Transport& transport) {
-  check_common(common(options), transport);
-  if (std::string(name(options.expert)) == "?") {
-    throw InvalidArgument(
-        text("expert must be single, gelu or silu_gate, got the value ", static_cast<int>(options.expert)));
-  }
-  check_row_bytes("hidden", options.hidden, options.dtype);
-  check_row_bytes("inner", options.inner, options.dtype);
-  fill_timeouts(options.timeout_ns, options.warmup_timeout_ns);
-  return options;
-}
-
-bool has_first_projection(const LayerOptions& options) { return options.expert != ExpertKind::kSingle; }
-
-// Width of x.
-int64_t input_width(const LayerOptions& options) {
-  return has_first_projection(options) ? options.hidden : options.inner;
-}
-
-int64_t up_width(const LayerOptions& options) {
-  return options.expert == ExpertKind::kSiluGate ? 2 * options.inner : options.inner;
-}
-
-EngineOptions engine_options(const LayerOptions& options, const CpuFaults& faults) {
-  const std::string terms =
-      text("layer expert=", name(options.expert), " hidden=", options.hidden, " inner=", options.inner);
-  EngineOptions engine = engine_options(common(options), terms, faults, options.record_timeline);
-  engine.k = options.inner;
-  engine.n = options.hidden;
-  engine.input_width = input_width(options);
-  engine.expert = options.expert;
-  return engine;
-}
-
-struct CheckedCall {
-  TensorView x, up, down;
-  TokenTensors tokens;
-  RunMode mode;
-};
-
 class CpuLayer final : public MoeLayer {
  public:
   CpuLayer(const std::shared_ptr<Transport>& transport, const CpuOptions& cpu, const LayerOptions& options)
-      : options_(checked(options, *transport)), engine_(transport, cpu, engine_options(options_, cpu.faults)) {
+      : options_(checked(options, *transport)),
+        engine_(transport, cpu, engine_options(options_, cpu.faults.first_epoch)) {
     index_.reserve(options_.max_tokens, options_.top_k);
   }
 
   void forward(const LayerArgs& args) override {
     engine_.check();
     try {
-      const CheckedCall call = check_call(args);
+      const CheckedCall call = check_call(options_, rank(), args);
       CallVote vote{.counts = count_ids(options_.placement, rank(), args.topk_ids), .refusal = {}};
       engine_.submit([this, call, vote = std::move(vote)] { run_call(call, vote); });
     } catch (const Error& error) {
@@ -87,36 +48,6 @@ class CpuLayer final : public MoeLayer {
   }
 
  private:
-  CheckedCall check_call(const LayerArgs& args) const {
-    const int64_t experts = options_.placement.experts_on(rank());
-    check_mode(args.mode);
-    CheckedCall call{.x = {}, .up = {}, .down = {}, .tokens = {}, .mode = args.mode};
-    call.tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options_.dtype, options_.top_k,
-                               options_.max_tokens, options_.hidden, rank());
-    call.x = check_tensor(args.x, {.argument = "x",
-                                   .dtypes = {options_.dtype},
-                                   .shape = {call.tokens.ids.shape[0], input_width(options_)},
-                                   .shape_names = has_first_projection(options_) ? "[T, hidden]" : "[T, inner]"});
-    if (has_first_projection(options_)) {
-      call.up = check_tensor(args.up, {.argument = "up",
-                                       .dtypes = {options_.dtype},
-                                       .shape = {experts, up_width(options_), options_.hidden},
-                                       .shape_names = options_.expert == ExpertKind::kSiluGate
-                                                          ? "[experts on this rank, 2 * inner, hidden]"
-                                                          : "[experts on this rank, inner, hidden]"});
-      refuse_overlap(call.tokens.out, call.up, "up");
-    } else if (args.up) {
-      throw InvalidArgument("up must not be given: experts of kind 'single' have no first projection");
-    }
-    call.down = check_tensor(args.down, {.argument = "down",
-                                         .dtypes = {options_.dtype},
-                                         .shape = {experts, options_.hidden, options_.inner},
-                                         .shape_names = "[experts on this rank, hidden, inner]"});
-    refuse_overlap(call.tokens.out, call.x, "x");
-    refuse_overlap(call.tokens.out, call.down, "down");
-    return call;
-  }
-
   // All ranks' counts, row by row; empty when the call has failed. Throws CallRefused when a rank refuses.
   std::vector<int32_t> vote_on_call(const CallVote& mine) {
     if (!engine_.begin_call()) return {};

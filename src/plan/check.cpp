@@ -122,7 +122,7 @@ bool holds_remote_row(const PlanData& plan, int64_t band) {
   });
 }
 
-// The groups lie side by side in the list, each inside one expert, all of its entries in agreement.
+// The groups lie side by side in the list, each of consecutive bands of one expert, all of its entries in agreement.
 void check_groups(const PlanData& plan, Findings& findings) {
   const auto count = static_cast<int64_t>(plan.order.size());
   for (int64_t begin = 0; begin < count;) {
@@ -137,6 +137,11 @@ void check_groups(const PlanData& plan, Findings& findings) {
       const ScheduledBand& entry = plan.order[static_cast<size_t>(i)];
       if (entry.group_begin != head.group_begin || entry.group_size != head.group_size || entry.expert != head.expert) {
         findings.push_back(text("order: position ", i, " and the head of its group disagree"));
+        return;
+      }
+      if (entry.band != head.band + (i - begin)) {
+        findings.push_back(text("order: position ", i, " holds band ", entry.band, ", its group begins with band ",
+                                head.band, " at position ", begin, ": bands of a group are consecutive"));
         return;
       }
     }

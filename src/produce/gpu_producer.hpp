@@ -61,7 +61,7 @@ class GpuProducer {
   virtual int32_t tile_m() const = 0;
   virtual int32_t tile_n() const = 0;  // of the output
   virtual DType dtype() const = 0;
-  virtual ExpertKind activation() const = 0;  // what is applied to the output; kSingle: nothing
+  virtual ExpertKind activation() const = 0;   // what is applied to the output; kSingle: nothing
   virtual int32_t min_capability() const = 0;  // 90 for 9.0; `exact` kernels run on that chip only
   virtual bool exact_capability() const = 0;
   virtual std::string name() const = 0;
@@ -79,7 +79,8 @@ class GpuProducer {
 // gets the most recent kernel that runs there.
 const GpuProducer* find_producer(int32_t capability, DType dtype, int32_t tile_m, int32_t tile_n,
                                  ExpertKind activation);
-// Tiles that find_producer knows for this chip and type, for messages and for the tuner: {tile_m, tile_n}.
-std::vector<std::pair<int32_t, int32_t>> producer_tiles(int32_t capability, DType dtype);
+// Tiles {tile_m, tile_n} that find_producer knows for this chip, type and activation.
+std::vector<std::pair<int32_t, int32_t>> producer_tiles(int32_t capability, DType dtype,
+                                                        ExpertKind activation = ExpertKind::kSingle);
 
 }  // namespace tileoverlap

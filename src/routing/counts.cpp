@@ -10,10 +10,12 @@
 
 namespace tileoverlap {
 
-TensorView check_ids(const TensorArg& topk_ids) {
-  return check_tensor(
-      topk_ids,
-      {.argument = "topk_ids", .dtypes = {DType::kInt32, DType::kInt64}, .shape = {-1, -1}, .shape_names = "[T, k]"});
+TensorView check_ids(const TensorArg& topk_ids, DLDevice device) {
+  return check_tensor(topk_ids, {.argument = "topk_ids",
+                                 .dtypes = {DType::kInt32, DType::kInt64},
+                                 .shape = {-1, -1},
+                                 .shape_names = "[T, k]",
+                                 .device = device});
 }
 
 RouteCounts::RouteCounts(const Placement& placement, std::vector<int32_t> counts)

@@ -9,7 +9,7 @@
 
 namespace tileoverlap {
 
-TensorView check_ids(const TensorArg& topk_ids);
+TensorView check_ids(const TensorArg& topk_ids, DLDevice device = {kDLCPU, 0});
 
 // Calls visit(token, slot, expert) for every copy in (token, slot) order. Ids of -1 are skipped; any other id outside
 // 0 .. experts-1 throws before it is used. The value is compared at its full width: narrowing first would hide it.

@@ -9,7 +9,7 @@ set(TILEOVERLAP_NVSHMEM
     AUTO
     CACHE STRING "Look for NVSHMEM: ON (an error when it is missing), OFF, or AUTO for ON with CUDA when it is found.")
 set(TILEOVERLAP_CUDA_ARCHITECTURES
-    80-real 90a-real
+    "80;90a-real"
     CACHE STRING "GPU architectures of the CUDA code that is not bound to one (kernels that are name their own).")
 set(TILEOVERLAP_SANITIZE
     none

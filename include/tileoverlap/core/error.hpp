@@ -55,12 +55,13 @@ enum class WaitFor : int32_t {
   kArrival,          // reduce: the rows that a peer returns to this rank
   kPeerClosed,       // the peer closed its session while this rank still needed it
   kSamePlan,         // the peer runs another plan: other counts, or the ranks are not in the same call
+  kSameTerms,        // the peer was prepared with other options
   kError,            // an error on `rank` itself ended its call; synchronize() throws it there
 };
 
 // Who waited for whom: written by the wait that reached its limit, kept until the session is destroyed.
 // Indices that do not apply are -1. `seen` and `expected` are epochs for flags and credits, bytes of this call for
-// arrivals, fingerprints for plans, and 0 for the others.
+// arrivals, fingerprints for plans, hashes for terms, and 0 for the others.
 struct WaitRecord {
   WaitFor what = WaitFor::kArrival;
   int32_t rank = -1;     // the rank that waited

@@ -34,7 +34,8 @@ struct TensorSpec {
   std::vector<int64_t> shape;
   const char* shape_names;  // e.g. "[rows, K]"
   bool writable = false;
-  DLDeviceType device = kDLCPU;
+  DLDevice device = {kDLCPU, 0};  // for host memory the number does not matter
+  int64_t row_bytes = 0;          // > 0: rows start at multiples of this many bytes, as vector accesses ask
 };
 
 // A tensor that passed check_tensor. `data` includes the byte offset and may be null when `elements` is 0.

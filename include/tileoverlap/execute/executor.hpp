@@ -40,6 +40,7 @@ struct RunArgs {
   TensorArg topk_weights = {};  // [T, k] float32
   TensorArg out = {};           // [T, N]: written; tokens without a copy become zero
   RunMode mode = RunMode::kOverlapped;
+  void* stream = nullptr;  // cudaStream_t of GPU executors, null is the default stream; not looked at on the CPU
 };
 
 // One rank's prepared return path: expert GEMM, rows back to their owners, weighted sum. Collective: all ranks make

@@ -49,6 +49,7 @@ struct LayerArgs {
   TensorArg down = {};          // [experts on this rank, hidden, inner]
   TensorArg out = {};           // [T, hidden]: written; tokens without a copy become zero
   RunMode mode = RunMode::kOverlapped;
+  void* stream = nullptr;  // as in RunArgs
 };
 
 // One rank's layer. Every forward() is one collective step of all ranks, whether it succeeds or throws: a call that

@@ -14,7 +14,7 @@
 namespace tileoverlap {
 
 // One entry a band, in schedule order. 16 bytes: one vector load on the device.
-struct ScheduledBand {
+struct alignas(16) ScheduledBand {
   int32_t band;         // rows [band * tile_m, (band + 1) * tile_m)
   int32_t expert;       // global id
   int32_t group_begin;  // position in this list of the group's first band
@@ -28,12 +28,13 @@ struct TileCoord {
 };
 
 // Tile `task` (0 .. bands * tiles_n - 1) of the schedule: a pure function of the position, so that every warp can
-// ask for itself and no work list is stored.
+// ask for itself and no work list is stored. One load: the bands of a group are consecutive bands of one expert.
 TILEOVERLAP_HD inline TileCoord tile_at(const ScheduledBand* order, int64_t task, int32_t tiles_n) {
-  const ScheduledBand& entry = order[task / tiles_n];
-  const int64_t in_group = task - static_cast<int64_t>(entry.group_begin) * tiles_n;
-  const ScheduledBand& scheduled = order[entry.group_begin + in_group % entry.group_size];
-  return {scheduled.band, static_cast<int32_t>(in_group / entry.group_size), scheduled.expert};
+  const auto position = static_cast<int32_t>(task / tiles_n);
+  const ScheduledBand entry = order[position];
+  const auto in_group = static_cast<int32_t>(task - static_cast<int64_t>(entry.group_begin) * tiles_n);
+  const int32_t first_band = entry.band - (position - entry.group_begin);
+  return {first_band + in_group % entry.group_size, in_group / entry.group_size, entry.expert};
 }
 
 }  // namespace tileoverlap

@@ -1,6 +1,8 @@
 #pragma once
 // How ranks reach each other: symmetric memory for data and counters, and a small host exchange for set-up.
 
+#include <dlpack/dlpack.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,6 +50,10 @@ class TILEOVERLAP_API Transport {
   virtual ~Transport() = default;
   virtual int32_t world() const = 0;
   virtual int32_t rank() const = 0;
+  // Where this rank's symmetric memory lies.
+  virtual DLDevice device() const { return {kDLCPU, 0}; }
+  // How many ranks of this world, this one included, share device(): executors share its processors among them.
+  virtual int32_t ranks_on_device() const { return 1; }
   // Collective by order. `terms` says what the ranks must agree on ("max_tokens=64 top_k=2 ..."); where it or
   // `bytes` differs from an earlier rank's, InvalidArgument names both ranks and both values. A call that throws is
   // not a step of the order; an allocation that some rank has let go before all had joined is passed over, so that

@@ -1,0 +1,53 @@
+#pragma once
+// The executor for NVIDIA GPUs: one persistent GEMM a rank that raises a flag for every finished tile, and a small
+// persistent kernel on a few SMs that ships finished rows to their owners meanwhile.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tileoverlap/execute/executor.hpp"
+
+namespace tileoverlap {
+
+// Faults and disorder for tests. The defaults change nothing.
+struct CudaFaults {
+  uint64_t shuffle_seed = 0;   // != 0: rows are shipped in another order in each call
+  int32_t max_delay_us = 0;    // > 0: a random wait up to this in front of each shipment
+  int32_t withhold_band = -1;  // >= 0: this rank's band is computed and never published
+  bool poison = false;         // fill staging, input rows and outputs with NaN whenever nobody may read them
+  uint64_t first_epoch = 0;    // the session's calls are counted from first_epoch + 1 (equal on all ranks)
+};
+
+struct CudaOptions {
+  // SMs that this rank may use; 0: those of its device, shared evenly among the ranks of the transport's world on it.
+  int32_t sms = 0;
+  // Of these, SMs that ship rows while the GEMM runs on the others; 0: one in eleven, at least one.
+  int32_t comm_sms = 0;
+  CudaFaults faults = {};
+};
+
+// What a device offers, for messages and reports.
+struct CudaDevice {
+  int32_t number = 0;
+  std::string name;
+  int32_t capability = 0;  // 90 for 9.0
+  int32_t sms = 0;
+  int64_t memory_bytes = 0;
+  std::vector<std::pair<int32_t, int32_t>> bfloat16_tiles;  // {tile_m, tile_n} that plans for this device may have
+};
+// All devices; empty where there is no GPU, no driver, or no CUDA in the library.
+TILEOVERLAP_API std::vector<CudaDevice> cuda_devices();
+// Why cuda_devices() is empty; empty where it is not.
+TILEOVERLAP_API std::string why_no_cuda_device();
+
+// For a transport whose memory lies on a GPU. Sessions take bfloat16 and float16; all tensors must lie on the rank's
+// device, with rows that start at multiples of 16 bytes. Work goes to the stream of each call (RunArgs::stream,
+// LayerArgs::stream): the call returns when it is launched, `out` is ready when the stream has reached its end, and
+// nothing in it waits for the host. Only the first call of a session waits on the host, until all ranks have prepared.
+// Results do not depend on the options. Errors: InvalidArgument, and Error for what the driver says.
+TILEOVERLAP_API std::unique_ptr<Executor> make_cuda_executor(std::shared_ptr<Transport> transport,
+                                                             const CudaOptions& options = {});
+
+}  // namespace tileoverlap

@@ -1,0 +1,143 @@
+#include "consume/ship_rows.hpp"
+
+#include "consume/peer_transport.cuh"
+#include "core/cuda_objects.hpp"
+#include "execute/device_watch.cuh"
+
+namespace tileoverlap {
+namespace {
+
+__device__ uint64_t mixed(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+// The piece that ticket `ticket` stands for: the schedule's order, or with disorder a rotation of it, turned round in
+// every other call.
+__device__ int64_t piece_of(const ShipTask& task, int64_t ticket, int64_t pieces, uint64_t epoch) {
+  if (task.disorder.seed == 0) return ticket;
+  const uint64_t draw = mixed(task.disorder.seed + epoch);
+  const int64_t rotated = static_cast<int64_t>((static_cast<uint64_t>(ticket) + draw) % static_cast<uint64_t>(pieces));
+  return (draw >> 63) != 0 ? pieces - 1 - rotated : rotated;
+}
+
+__device__ void delay(const ShipTask& task, uint64_t draw) {
+  if (task.disorder.max_delay_us == 0) return;
+  const uint64_t wait_ns = mixed(draw) % (static_cast<uint64_t>(task.disorder.max_delay_us) * 1000 + 1);
+  const uint64_t begin = ptx::global_timer_ns();
+  while (ptx::global_timer_ns() - begin < wait_ns) ptx::sleep_ns(100);
+}
+
+// One warp waits until every tile of the piece's bands carries this epoch's flag.
+__device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch& watch, const Piece& piece, uint64_t epoch) {
+  const int64_t first = static_cast<int64_t>(piece.first_band) * task.tiles_n;
+  const int64_t end = (static_cast<int64_t>(piece.last_band) + 1) * task.tiles_n;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  for (int64_t group = first; group < end; group += 32) {
+    const int64_t tile = group + lane;
+    const auto published = [&] { return tile >= end || ptx::load_relaxed_gpu(task.flags + tile) == epoch; };
+    if (__all_sync(~0u, published())) continue;
+    DeviceWatch::Deadline deadline(watch, task.world.rank);
+    uint32_t missing = 0;  // lanes whose tile is not there
+    while ((missing = ~__ballot_sync(~0u, published())) != 0) {
+      if (!__any_sync(~0u, deadline.pause())) continue;
+      bool stopped = false, passed = false;
+      if (lane == 0) {
+        stopped = watch.stopped();
+        passed = deadline.passed();
+      }
+      bool failed = stopped;
+      // The first tile that is missing speaks for all; one that has come meanwhile makes another look necessary.
+      if (__any_sync(~0u, passed) && lane == __ffs(static_cast<int32_t>(missing)) - 1 && !published()) {
+        failed = true;
+        watch.fail({.what = WaitFor::kBand,
+                    .peer = task.world.rank,
+                    .expert = piece.expert,
+                    .band = static_cast<int32_t>(tile / task.tiles_n),
+                    .tile = static_cast<int32_t>(tile % task.tiles_n),
+                    .segment = piece.segment,
+                    .seen = ptx::load_relaxed_gpu(task.flags + tile),
+                    .expected = epoch});
+      }
+      if (__any_sync(~0u, failed)) return false;
+    }
+  }
+  // Acquire: pairs with the producer's release of each flag; the rows can be read.
+  ptx::fence_acquire_gpu();
+  return true;
+}
+
+// The owner has read what the call before put into its staging.
+__device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch& watch, const Piece& piece, uint64_t epoch) {
+  const uint64_t* credit = task.world.own_word(Word::kCredit, piece.peer);
+  // Acquire: pairs with the owner's release behind its reduce; its staging can be overwritten.
+  const auto granted = [&] { return ptx::load_acquire_system(credit) >= epoch - 1; };
+  return watch.wait({.what = WaitFor::kCredit, .peer = piece.peer, .expert = piece.expert, .segment = piece.segment},
+                    granted, [&](WaitRecord& record) {
+                      record.seen = ptx::load_relaxed_system(credit);
+                      record.expected = epoch - 1;
+                    });
+}
+
+template <class Transport>
+__global__ void __launch_bounds__(kShipThreads, 1) ship_rows_kernel(const ShipTask task) {
+  __shared__ int64_t shared_ticket;
+  __shared__ bool shared_ready;
+  const DeviceWatch watch(task.world);
+  const uint64_t epoch = task.world.control->epoch;
+  const int64_t pieces = task.plan.head->pieces;
+  if (!watch.running()) return;
+  while (true) {
+    if (threadIdx.x == 0) {
+      auto* ticket = reinterpret_cast<unsigned long long*>(&task.world.control->next_piece);
+      shared_ticket = static_cast<int64_t>(atomicAdd(ticket, 1ull));
+    }
+    __syncthreads();
+    const int64_t ticket = shared_ticket;
+    if (ticket >= pieces) return;
+    const int64_t number = piece_of(task, ticket, pieces, epoch);
+    const Piece piece = task.plan.pieces[number];
+    PieceStamp stamp = {};
+    if (threadIdx.x < 32) {
+      stamp.wait_begin_ns = ptx::global_timer_ns();
+      bool ready = wait_for_bands(task, watch, piece, epoch);
+      stamp.wait_end_ns = ptx::global_timer_ns();
+      if (threadIdx.x == 0) {
+        ready = ready && wait_for_credit(task, watch, piece, epoch);
+        if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
+        shared_ready = ready;
+      }
+    }
+    __syncthreads();
+    if (!shared_ready) return;
+    if (threadIdx.x == 0) {
+      stamp.copy_begin_ns = ptx::global_timer_ns();
+      // Read by the owner behind the arrival that follows.
+      ptx::store_relaxed_system(task.world.word(piece.peer, Word::kPlan, task.world.rank), task.plan.head->fingerprint);
+    }
+    Transport::put(task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
+                   task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes, Word::kReturned);
+    if (threadIdx.x == 0 && task.stamps != nullptr) {
+      stamp.copy_end_ns = ptx::global_timer_ns();
+      stamp.cta = blockIdx.x;
+      task.stamps[number] = stamp;
+    }
+  }
+}
+
+const void* kernel() { return reinterpret_cast<const void*>(&ship_rows_kernel<PeerTransport>); }
+
+}  // namespace
+
+void load_ship_rows() {
+  cudaFuncAttributes attributes;
+  cuda_check(cudaFuncGetAttributes(&attributes, kernel()), "loading the consumer");
+}
+
+void ship_rows(const ShipTask& task, int32_t ctas, cudaStream_t stream) {
+  ship_rows_kernel<PeerTransport><<<static_cast<uint32_t>(ctas), kShipThreads, 0, stream>>>(task);
+  cuda_check(cudaGetLastError(), "launching the consumer");
+}
+
+}  // namespace tileoverlap

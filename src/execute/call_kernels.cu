@@ -1,0 +1,203 @@
+#include "execute/call_kernels.hpp"
+
+#include <array>
+
+#include "core/cuda_objects.hpp"
+#include "execute/device_watch.cuh"
+
+namespace tileoverlap {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void open_session_kernel(const DeviceWorld world, uint64_t first_epoch) {
+  if (threadIdx.x == 0) world.control->epoch = first_epoch;
+  uint64_t* own_ready = world.ready(world.rank);
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    *world.own_word(Word::kCredit, peer) = first_epoch;
+    *world.own_word(Word::kDispatchCredit, peer) = first_epoch;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  ptx::store_relaxed_system(own_ready + 1, world.terms);
+  // Release: the part is initialised before peers write into it. Pairs with the acquire in meet().
+  ptx::store_release_system(own_ready, RankState::kReady);
+}
+
+__global__ void close_session_kernel(const DeviceWorld world) {
+  const DeviceWatch watch(world);
+  if (threadIdx.x == 0 && watch.running()) ptx::store_release_system(world.ready(world.rank), RankState::kClosed);
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    // The last word of this rank: release, everything it has done is visible with it.
+    if (peer != world.rank && world.parts[peer] != nullptr) {
+      ptx::store_release_system(world.word(peer, Word::kClosed, world.rank), 1);
+    }
+  }
+}
+
+// True if the peer is there, prepared as we are, and can be used.
+__device__ bool meet(const DeviceWorld& world, const DeviceWatch& watch, int32_t peer) {
+  const uint64_t* ready = world.ready(peer);
+  // Acquire: pairs with the release in open_session_kernel.
+  const auto prepared = [&] { return ptx::load_acquire_system(ready) != RankState::kNotReady; };
+  if (!watch.wait({.what = WaitFor::kMemory, .peer = peer}, prepared, [](WaitRecord&) {})) return false;
+  const uint64_t state = ptx::load_acquire_system(ready);
+  if (state == RankState::kFailed) {
+    // It failed before this rank was there to be told.
+    watch.fail({.what = WaitFor::kPeerClosed, .peer = peer});
+    return false;
+  }
+  // Its last call may not have needed us, and ours may not need it: only a wait can tell.
+  if (state == RankState::kClosed) ptx::store_release_system(world.own_word(Word::kClosed, peer), 1);
+  const uint64_t terms = ptx::load_relaxed_system(ready + 1);
+  if (terms != world.terms) {
+    watch.fail({.what = WaitFor::kSameTerms, .peer = peer, .seen = terms, .expected = world.terms});
+    return false;
+  }
+  return true;
+}
+
+__global__ void begin_call_kernel(const DeviceWorld world, CallStamps* stamps) {
+  __shared__ bool first;
+  const DeviceWatch watch(world);
+  if (!watch.running()) return;
+  if (threadIdx.x == 0) {
+    world.control->epoch += 1;
+    world.control->next_piece = 0;
+    first = world.control->connected == 0;
+    if (stamps != nullptr) stamps->begin_ns = ptx::global_timer_ns();
+  }
+  __syncthreads();
+  if (!first) return;
+  bool met = true;
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); met && peer < world.world(); peer += kThreads) {
+    met = meet(world, watch, peer);
+  }
+  if (__syncthreads_and(met) != 0 && threadIdx.x == 0) world.control->connected = 1;
+}
+
+__device__ bool await_credit(const AwaitTask& task, const DeviceWatch& watch, int32_t peer) {
+  const uint64_t* credit = task.world.own_word(Word::kDispatchCredit, peer);
+  const uint64_t before = task.world.control->epoch - 1;
+  // Acquire: pairs with the release in finish_call_kernel, behind the GEMM that read the peer's input rows.
+  return watch.wait(
+      {.what = WaitFor::kDispatchCredit, .peer = peer}, [&] { return ptx::load_acquire_system(credit) >= before; },
+      [&](WaitRecord& record) {
+        record.seen = ptx::load_relaxed_system(credit);
+        record.expected = before;
+      });
+}
+
+__device__ bool await_arrival(const AwaitTask& task, const DeviceWatch& watch, int32_t peer) {
+  const int64_t rows = task.rows[peer];
+  if (rows == 0) return true;
+  const uint64_t before = task.totals[peer];
+  const uint64_t expected = before + static_cast<uint64_t>(rows * task.row_bytes);
+  task.totals[peer] = expected;
+  const Word word = task.what == WaitFor::kArrival ? Word::kReturned : Word::kDispatched;
+  const uint64_t* arrived = task.world.own_word(word, peer);
+  // Acquire: pairs with the peer's release that counted the bytes; the rows can be read, also by the kernels behind.
+  if (!watch.wait(
+          {.what = task.what, .peer = peer}, [&] { return ptx::load_acquire_system(arrived) >= expected; },
+          [&](WaitRecord& record) {
+            record.seen = ptx::load_relaxed_system(arrived) - before;
+            record.expected = expected - before;
+          })) {
+    return false;
+  }
+  if (task.what != WaitFor::kArrival) return true;
+  // Ordered by that acquire. The peer sends nothing of its next call before it has our credit, so the word is of this
+  // call.
+  const uint64_t theirs = ptx::load_relaxed_system(task.world.own_word(Word::kPlan, peer));
+  if (theirs == task.plan->fingerprint) return true;
+  watch.fail({.what = WaitFor::kSamePlan, .peer = peer, .seen = theirs, .expected = task.plan->fingerprint});
+  return false;
+}
+
+__global__ void await_peers_kernel(const AwaitTask task) {
+  const DeviceWatch watch(task.world);
+  if (!watch.running()) return;
+  const DeviceWorld& world = task.world;
+  if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->arrival_wait_begin_ns = ptx::global_timer_ns();
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    if (peer == world.rank) continue;
+    if (task.what == WaitFor::kDispatchArrival && task.sent_rows[peer] > 0) {
+      // Release: the kernel before has written the rows. Pairs with the peer's acquire in await_arrival().
+      ptx::add_release_system(world.word(peer, Word::kDispatched, world.rank),
+                              static_cast<uint64_t>(task.sent_rows[peer] * task.row_bytes));
+    }
+  }
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    if (peer == world.rank) continue;
+    const bool there =
+        task.what == WaitFor::kDispatchCredit ? await_credit(task, watch, peer) : await_arrival(task, watch, peer);
+    if (!there) break;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->arrival_wait_end_ns = ptx::global_timer_ns();
+}
+
+// What the host has not fetched yet is not overwritten.
+__device__ void report_ids(const DeviceWorld& world, const IdReport& ids) {
+  Status& status = *world.status;
+  if ((ids.copy < 0 && ids.expert < 0) || ptx::load_relaxed_system(&status.bad_ids) != 0) return;
+  status.ids = ids;
+  // Release: pairs with the host's acquire; the report is there.
+  ptx::store_release_system(&status.bad_ids, world.control->epoch);
+}
+
+__global__ void finish_call_kernel(const FinishTask task) {
+  const DeviceWorld& world = task.world;
+  const DeviceWatch watch(world);
+  // Reads what peers may have told while nobody was waiting.
+  if (__syncthreads_or(threadIdx.x == 0 && watch.stopped()) != 0) return;
+  const uint64_t epoch = world.control->epoch;
+  if (threadIdx.x == 0 && task.ids != nullptr) report_ids(world, *task.ids);
+  if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->end_ns = ptx::global_timer_ns();
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    if (peer == world.rank) continue;
+    // Release: the kernels before have read the rows. Pairs with the acquires in front of the peer's next puts.
+    ptx::store_release_system(world.word(peer, Word::kCredit, world.rank), epoch);
+    if (task.dispatched) ptx::store_release_system(world.word(peer, Word::kDispatchCredit, world.rank), epoch);
+  }
+}
+
+}  // namespace
+
+void load_call_kernels() {
+  const std::array<const void*, 5> kernels = {
+      reinterpret_cast<const void*>(&open_session_kernel), reinterpret_cast<const void*>(&close_session_kernel),
+      reinterpret_cast<const void*>(&begin_call_kernel), reinterpret_cast<const void*>(&await_peers_kernel),
+      reinterpret_cast<const void*>(&finish_call_kernel)};
+  for (const void* kernel : kernels) {
+    cudaFuncAttributes attributes;
+    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels of a call");
+  }
+}
+
+void open_session(const DeviceWorld& world, uint64_t first_epoch, cudaStream_t stream) {
+  open_session_kernel<<<1, kThreads, 0, stream>>>(world, first_epoch);
+  cuda_check(cudaGetLastError(), "launching open_session");
+}
+
+void close_session(const DeviceWorld& world, cudaStream_t stream) {
+  close_session_kernel<<<1, kThreads, 0, stream>>>(world);
+  cuda_check(cudaGetLastError(), "launching close_session");
+}
+
+void begin_call(const DeviceWorld& world, CallStamps* stamps, cudaStream_t stream) {
+  begin_call_kernel<<<1, kThreads, 0, stream>>>(world, stamps);
+  cuda_check(cudaGetLastError(), "launching begin_call");
+}
+
+void await_peers(const AwaitTask& task, cudaStream_t stream) {
+  await_peers_kernel<<<1, kThreads, 0, stream>>>(task);
+  cuda_check(cudaGetLastError(), "launching await_peers");
+}
+
+void finish_call(const FinishTask& task, cudaStream_t stream) {
+  finish_call_kernel<<<1, kThreads, 0, stream>>>(task);
+  cuda_check(cudaGetLastError(), "launching finish_call");
+}
+
+}  // namespace tileoverlap

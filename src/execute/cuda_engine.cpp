@@ -1,0 +1,589 @@
+#include "execute/cuda_engine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "core/nvtx.hpp"
+#include "core/text.hpp"
+#include "dispatch/push_rows.hpp"
+#include "execute/device_timeline.hpp"
+#include "plan/build_pieces.hpp"
+#include "plan/plan_call.hpp"
+#include "reduce/weighted_sum.hpp"
+#include "routing/device_vote.hpp"
+#include "routing/id_report.hpp"
+#include "tileoverlap/core/env.hpp"
+
+namespace tileoverlap {
+namespace {
+
+int attribute(cudaDeviceAttr what, int32_t device) {
+  int value = 0;
+  cuda_check(cudaDeviceGetAttribute(&value, what, device), text("reading an attribute of cuda:", device));
+  return value;
+}
+
+int32_t capability_of(int32_t device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+// One SM moves about 50 GB/s and costs the GEMM its share: with one in eleven both end together at NVLink's rate.
+constexpr int32_t kSmsPerCommSm = 11;
+constexpr int64_t kSmallestTileN = 64;
+
+SmShare share_of(const CudaOptions& cuda, int32_t device, int32_t ranks_on_device) {
+  SmShare share{.device_sms = attribute(cudaDevAttrMultiProcessorCount, device), .sms = cuda.sms, .comm_sms = 0};
+  if (share.sms == 0) share.sms = share.device_sms / std::max(1, ranks_on_device);
+  share.comm_sms = cuda.comm_sms > 0 ? cuda.comm_sms : std::max(1, share.sms / kSmsPerCommSm);
+  if (share.sms > share.device_sms) {
+    throw InvalidArgument(text("sms = ", share.sms, " but cuda:", device, " has ", share.device_sms, " SMs"));
+  }
+  // A kernel that waits and the GEMM it waits for run side by side, so both must fit.
+  if (share.producer_sms() < 1) {
+    throw InvalidArgument(text("a rank needs at least one SM for the GEMM beside comm_sms = ", share.comm_sms,
+                               ", it has ", share.sms, " of the ", share.device_sms, " SMs of cuda:", device,
+                               ranks_on_device > 1 ? text(", which ", ranks_on_device, " ranks share") : ""));
+  }
+  return share;
+}
+
+std::string tiles_text(int32_t capability, DType dtype) {
+  std::string result;
+  for (const auto& [m, n] : producer_tiles(capability, dtype)) result += text(result.empty() ? "" : ", ", m, "x", n);
+  return result.empty() ? "none" : result;
+}
+
+const GpuProducer* returned_producer(const EngineOptions& options, int32_t device) {
+  if (options.dtype != DType::kBFloat16 && options.dtype != DType::kFloat16) {
+    throw DTypeError(text("the CUDA executor takes bfloat16 or float16, got ", name(options.dtype)));
+  }
+  const int32_t capability = capability_of(device);
+  const auto* producer =
+      find_producer(capability, options.dtype, options.plan.tile_m, options.plan.tile_n, ExpertKind::kSingle);
+  if (producer == nullptr) {
+    throw InvalidArgument(text("no kernel for ", name(options.dtype), " tiles of ", options.plan.tile_m, "x",
+                               options.plan.tile_n, " on cuda:", device, " (compute capability ", capability / 10, ".",
+                               capability % 10, "); there are: ", tiles_text(capability, options.dtype)));
+  }
+  return producer;
+}
+
+// The first projection shares the bands of the returned GEMM; its tiles are as wide as its kernel likes.
+const GpuProducer* first_producer(const EngineOptions& options, int32_t device) {
+  if (!has_first_projection(options)) return nullptr;
+  const int32_t capability = capability_of(device);
+  const GpuProducer* widest = nullptr;
+  for (const auto& [tile_m, tile_n] : producer_tiles(capability, options.dtype, options.expert)) {
+    if (tile_m != options.plan.tile_m) continue;
+    const auto* producer = find_producer(capability, options.dtype, tile_m, tile_n, options.expert);
+    if (widest == nullptr || producer->tile_n() > widest->tile_n()) widest = producer;
+  }
+  if (widest == nullptr) {
+    throw InvalidArgument(text("no kernel for ", name(options.dtype), " experts of kind ", name(options.expert),
+                               " with tile_m = ", options.plan.tile_m, " on cuda:", device));
+  }
+  return widest;
+}
+
+WorkspaceLayout layout_for(const EngineOptions& options) {
+  const int64_t votes = options.input_width > 0 ? vote_bytes(options.placement.experts()) : 0;
+  return WorkspaceLayout::make(options.placement.world(), size_report(options, 0).staging_bytes,
+                               largest_input_bytes(options), votes);
+}
+
+int32_t tiles_across(const EngineOptions& options) {
+  return static_cast<int32_t>(ceil_div(options.n, options.plan.tile_n));
+}
+
+DevicePlanLayout plan_layout_for(const EngineOptions& options, int32_t rank, int64_t piece_rows) {
+  const int64_t bands = max_bands(options.placement, rank, options.capacity, options.plan);
+  const int64_t tiles = bands * std::max<int64_t>(tiles_across(options), ceil_div(options.k, kSmallestTileN));
+  if (tiles > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(text("rank ", rank, " may have ", bands,
+                               " bands, too many tiles for a GPU kernel (2^31): "
+                               "max_tokens or the widths are too large"));
+  }
+  return DevicePlanLayout::make(options.placement.world(), options.placement.experts(), bands,
+                                max_pieces(options.placement, rank, options.capacity, options.plan, piece_rows));
+}
+
+uint64_t hash_of(const std::string& terms, size_t bytes) {
+  uint64_t hash = 0xcbf29ce484222325u ^ bytes;
+  for (const char c : terms) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOptions& cuda, EngineOptions options)
+    : rank_(transport->rank()),
+      device_(transport->device()),
+      cuda_(cuda),
+      options_(std::move(options)),
+      share_(share_of(cuda, device_.device_id, transport->ranks_on_device())),
+      sizes_(size_report(options_, rank_)),
+      layout_(layout_for(options_)),
+      rows_(max_rows(options_.placement, rank_, options_.capacity, options_.plan)),
+      tiles_n_(tiles_across(options_)),
+      piece_rows_(piece_rows(row_bytes(), options_.plan.tile_m)),
+      plan_layout_(plan_layout_for(options_, rank_, piece_rows_)),
+      index_layout_(
+          IndexLayout::make(options_.capacity.max_tokens * options_.capacity.top_k, options_.placement.experts())),
+      producer_(returned_producer(options_, device_.device_id)),
+      first_producer_(first_producer(options_, device_.device_id)),
+      terms_(hash_of(options_.terms, static_cast<size_t>(layout_.total))),
+      epoch_(cuda.faults.first_epoch) {
+  const int32_t device = device_.device_id;
+  const DeviceGuard guard(device);
+  load_kernels();
+  const auto bytes = [&](int64_t size) { return DeviceBytes(device, static_cast<size_t>(size)); };
+  const int32_t world = layout_.world, experts = options_.placement.experts();
+  const int64_t tiles = plan_layout_.max_bands * tiles_n_;
+  output_ = bytes(sizes_.output_bytes);
+  projected_ = bytes(sizes_.projected_bytes);
+  flags_ = bytes(tiles * static_cast<int64_t>(sizeof(uint64_t)));
+  plan_ = bytes(plan_layout_.total);
+  control_ = bytes(sizeof(Control));
+  parts_ = bytes(world * static_cast<int64_t>(sizeof(std::byte*)));
+  totals_ = bytes(2 * world * static_cast<int64_t>(sizeof(uint64_t)));
+  if (options_.record_timeline) {
+    tile_stamps_ = bytes(tiles * static_cast<int64_t>(sizeof(TileStamp)));
+    piece_stamps_ = bytes(plan_layout_.max_pieces * static_cast<int64_t>(sizeof(PieceStamp)));
+    call_stamps_ = bytes(sizeof(CallStamps));
+  }
+  status_ = PinnedBytes(device, sizeof(Status));
+  new (status_.host()) Status;
+  int least = 0, greatest = 0;
+  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
+  comm_ = Stream(device, greatest);
+  host_ = Stream(device, least);
+  begun_ = Event(device);
+  sent_ = Event(device);
+  done_ = Event(device);
+  const int32_t local = options_.placement.experts_on(rank_);
+  if (!has_dispatch()) uploads_ = UploadRing(device, static_cast<size_t>(plan_layout_.total));
+  weight_table_ = WeightTable(device, *producer_, local);
+  if (first_producer_ != nullptr) first_table_ = WeightTable(device, *first_producer_, local);
+  const std::vector<int32_t>& begins = options_.placement.expert_begin();
+  begins_ = bytes(static_cast<int64_t>(begins.size() * sizeof(int32_t)));
+  write(begins_, begins.data(), begins.size() * sizeof(int32_t));
+  index_ = bytes(index_layout_.total);
+  if (has_dispatch()) planner_ = bytes(PlannerLayout::make(world, experts, local).total);
+
+  // What can fail has happened before peers see anything.
+  memory_ = transport->allocate(options_.terms, static_cast<size_t>(layout_.total));
+  map_peers();
+  poison(memory_->local() + layout_.staging, layout_.total - layout_.staging, host_.get());
+  poison(output_.data(), sizes_.output_bytes, host_.get());
+  poison(projected_.data(), sizes_.projected_bytes, host_.get());
+  open_session(device_world(options_.warmup_timeout_ns), epoch_, host_.get());
+  host_.synchronize();
+}
+
+CudaEngine::~CudaEngine() {
+  try {
+    const DeviceGuard guard(device_.device_id);
+    if (called_) cuda_ignore(cudaEventSynchronize(done_.get()));
+    cuda_ignore(cudaStreamSynchronize(comm_.get()));
+    map_peers();
+    close_session(device_world(0), host_.get());
+    host_.synchronize();
+  } catch (const Error&) {  // the device is lost: there is nobody to tell
+  }
+}
+
+void CudaEngine::load_kernels() const {
+  producer_->load();
+  if (first_producer_ != nullptr) first_producer_->load();
+  if (has_dispatch()) {
+    load_push_rows();
+    load_device_vote();
+    load_plan_call();
+  }
+  load_call_kernels();
+  cuda_check(load_index_copies(), "loading the copy index");
+  load_ship_rows();
+  load_weighted_sum();
+}
+
+void CudaEngine::write(const DeviceBytes& to, const void* from, size_t bytes) const {
+  cuda_check(cudaMemcpyAsync(to.data(), from, bytes, cudaMemcpyHostToDevice, host_.get()), "writing to the device");
+  host_.synchronize();
+}
+
+DeviceWorld CudaEngine::device_world(int64_t limit_ns) const {
+  return {.layout = layout_,
+          .rank = rank_,
+          .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+          .terms = terms_,
+          .control = reinterpret_cast<Control*>(control_.data()),
+          .status = reinterpret_cast<Status*>(status_.device_pointer()),
+          .limit_ns = limit_ns};
+}
+
+DeviceWorld CudaEngine::world() const {
+  const bool first = epoch() == cuda_.faults.first_epoch + 1;
+  return device_world(first ? options_.warmup_timeout_ns : options_.timeout_ns);
+}
+
+// All ranks' parts, as far as they are there; true if all are.
+bool CudaEngine::map_peers() {
+  std::vector<const std::byte*> parts;
+  for (int32_t peer = 0; peer < layout_.world; ++peer) parts.push_back(memory_->peer(peer));
+  write(parts_, parts.data(), parts.size() * sizeof(parts[0]));
+  return std::find(parts.begin(), parts.end(), nullptr) == parts.end();
+}
+
+void CudaEngine::connect(cudaStream_t stream) {
+  if (connected_) return;
+  refuse_capture(stream, "the first call of a session meets its peers: make one call before");
+  const auto begin = std::chrono::steady_clock::now();
+  while (!map_peers()) {
+    if (std::chrono::steady_clock::now() - begin >= std::chrono::nanoseconds(options_.warmup_timeout_ns)) {
+      int32_t missing = 0;
+      while (memory_->peer(missing) != nullptr) ++missing;
+      throw WaitTimeout({.what = WaitFor::kMemory,
+                         .rank = rank_,
+                         .peer = missing,
+                         .epoch = epoch() + 1,
+                         .timeout_ns = options_.warmup_timeout_ns},
+                        rank_);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  connected_ = true;
+}
+
+void CudaEngine::refuse_capture(cudaStream_t stream, const char* reason) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cuda_check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is being captured");
+  if (capture != cudaStreamCaptureStatusNone) {
+    throw InvalidArgument(text("this call cannot be captured in a graph: ", reason));
+  }
+}
+
+void CudaEngine::check() {
+  const auto& status = *reinterpret_cast<const Status*>(status_.host());
+  // Acquire: pairs with the device's release in DeviceWatch::report; the record is there.
+  if (__atomic_load_n(&status.failed, __ATOMIC_ACQUIRE) != 0) throw WaitTimeout(status.record, rank_);
+}
+
+void CudaEngine::begin_call(cudaStream_t stream) {
+  check();
+  connect(stream);
+  if (called_) done_.hold(stream);
+  ++epoch_;
+  const NvtxRange range("tileoverlap.begin");
+  tileoverlap::begin_call(world(), stamps(), stream);
+}
+
+void CudaEngine::upload(const Plan& plan, cudaStream_t stream) {
+  if (uploaded_.has_value() && &**uploaded_ == &*plan) return;
+  const NvtxRange range("tileoverlap.plan");
+  std::byte* image = uploads_.next();
+  write_plan(*plan, piece_rows_, plan_layout_, image);
+  const auto part = [&](int64_t begin, int64_t end) {
+    uploads_.copy(plan_.data() + begin, static_cast<size_t>(begin), static_cast<size_t>(end - begin), stream);
+  };
+  const auto& head = *reinterpret_cast<const PlanHead*>(image + plan_layout_.head);
+  part(0, plan_layout_.order + head.bands * static_cast<int64_t>(sizeof(ScheduledBand)));
+  part(plan_layout_.pieces, plan_layout_.pieces + head.pieces * static_cast<int64_t>(sizeof(Piece)));
+  uploads_.done(stream);
+  uploaded_ = plan;
+}
+
+void CudaEngine::first_projection(const TensorView& up, cudaStream_t stream) {
+  if (first_producer_ == nullptr || rows_ == 0) return;
+  const NvtxRange range("tileoverlap.produce first projection");
+  const bool gated = options_.expert == ExpertKind::kSiluGate;
+  GemmTask task = gemm_task();
+  task.k = options_.input_width;
+  task.n = options_.k;
+  task.input = memory_->local() + layout_.input;
+  task.input_stride = options_.input_width;
+  task.weights = weights_of(first_table_, up, task.n, task.k, gated, stream);
+  task.output = projected_.data();
+  task.output_stride = options_.k;
+  task.ctas = share_.sms;  // nothing runs beside it
+  first_producer_->launch(task, stream);
+}
+
+GemmTask CudaEngine::gemm_task() const {
+  const DevicePlan plan = device_plan();
+  return {.head = plan.head,
+          .order = plan.order,
+          .first_expert = options_.placement.begin(rank_),
+          .experts = options_.placement.experts_on(rank_),
+          .rows = rows_};
+}
+
+// Kernels step over a tensor's experts by one stride; a gated kernel also steps from gate to up by half of it.
+ExpertWeights CudaEngine::weights_of(WeightTable& table, const TensorView& weights, int64_t n, int64_t k, bool gated,
+                                     cudaStream_t stream) {
+  const ExpertWeights tensor{
+      .tensor = weights.data, .expert_stride = weights.strides[0], .row_stride = weights.strides[1]};
+  if (!gated || weights.strides[0] == 2 * n * weights.strides[1]) return tensor;
+  std::vector<const void*> matrices;
+  for (int64_t expert = 0; expert < weights.shape[0]; ++expert) {
+    matrices.push_back(weights.data + expert * weights.strides[0] * size_of(weights.dtype));
+  }
+  return {.row_stride = weights.strides[1], .table = table.update(matrices, weights.strides[1], k, n, stream)};
+}
+
+void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
+  const bool overlapped = call.mode == RunMode::kOverlapped;
+  const cudaStream_t comm = overlapped ? comm_.get() : stream;
+  if (overlapped) begun_.record(stream);
+  if (rows_ > 0) {  // the producer first: it waits for nobody
+    const NvtxRange range("tileoverlap.produce");
+    GemmTask task = gemm_task();
+    task.rows = std::min(rows_, call.rows_there);
+    task.k = options_.k;
+    task.n = options_.n;
+    task.input = call.rows;
+    task.input_stride = call.row_stride;
+    task.weights = weights_of(weight_table_, call.weights, task.n, task.k, false, stream);
+    task.output = output_.data();
+    task.output_stride = options_.n;
+    task.publish = {.flags = reinterpret_cast<uint64_t*>(flags_.data()),
+                    .epoch = &reinterpret_cast<const Control*>(control_.data())->epoch,
+                    .stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data()),
+                    .withheld_band = cuda_.faults.withhold_band};
+    task.ctas = overlapped ? share_.producer_sms() : share_.sms;
+    if (task.rows > 0) producer_->launch(task, stream);
+  }
+  if (overlapped) begun_.hold(comm);
+  if (!has_dispatch()) {  // else the dispatch has
+    const NvtxRange range("tileoverlap.dispatch index");
+    const IndexTask index = index_task(call.ids);
+    cuda_check(count_copies(index.counted, comm), "launching count_copies");
+    cuda_check(scan_chunks(index.counted, comm), "launching scan_chunks");
+    cuda_check(index_copies(index, comm), "launching index_copies");
+  }
+  {
+    const NvtxRange range("tileoverlap.consume");
+    ship_rows({.world = world(),
+               .plan = device_plan(),
+               .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
+               .tiles_n = tiles_n_,
+               .output = output_.data(),
+               .row_bytes = row_bytes(),
+               .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
+               .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
+              share_.comm_sms, comm);
+  }
+  if (overlapped) {
+    sent_.record(comm);
+    sent_.hold(stream);
+  }
+  reduce(call, stream);
+}
+
+// What comes back to this rank is what it has dispatched, row for row.
+void CudaEngine::await(WaitFor what, cudaStream_t stream) {
+  const DevicePlan plan = device_plan();
+  const bool returned = what == WaitFor::kArrival;
+  auto* totals = reinterpret_cast<uint64_t*>(totals_.data());
+  await_peers({.world = world(),
+               .what = what,
+               .rows = returned ? plan.returned_rows : plan.dispatched_rows,
+               .row_bytes = returned ? row_bytes() : options_.input_width * size_of(options_.dtype),
+               .totals = returned ? totals : totals + layout_.world,
+               .plan = plan.head,
+               .sent_rows = plan.returned_rows,
+               .stamps = returned ? stamps() : nullptr},
+              stream);
+}
+
+void CudaEngine::vote_and_plan(const TensorView& ids, cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.routing and plan");
+  const CountTask counted = count_task(ids);
+  cuda_check(count_copies(counted, stream), "launching count_copies");
+  cuda_check(scan_chunks(counted, stream), "launching scan_chunks");
+  cast_counts({.world = world(), .counts = counted.totals, .experts = counted.experts, .ids = counted.report}, stream);
+  tileoverlap::plan_call(plan_task(), stream);
+}
+
+void CudaEngine::refuse(const std::string& reason, cudaStream_t stream) {
+  cast_refusal(world(), reason, stream);
+  tileoverlap::plan_call(plan_task(), stream);
+}
+
+CountTask CudaEngine::count_task(const TensorView& ids) const {
+  const auto ints = [&](int64_t offset) { return reinterpret_cast<int32_t*>(index_.data() + offset); };
+  return {.ids = ids.data,
+          .id_dtype = ids.dtype,
+          .id_stride = ids.strides[0],
+          .tokens = ids.shape[0],
+          .top_k = options_.capacity.top_k,
+          .experts = options_.placement.experts(),
+          .chunks = ints(index_layout_.chunks),
+          .totals = ints(index_layout_.totals),
+          .report = id_report()};
+}
+
+IndexTask CudaEngine::index_task(const TensorView& ids) const {
+  const auto rows = [&](int64_t offset) { return reinterpret_cast<int64_t*>(index_.data() + offset); };
+  return {.counted = count_task(ids),
+          .plan = device_plan(),
+          .expert_begin = reinterpret_cast<const int32_t*>(begins_.data()),
+          .rank = rank_,
+          .world = layout_.world,
+          .gather_row = rows(index_layout_.gather_row),
+          .peer = has_dispatch() ? reinterpret_cast<int32_t*>(index_.data() + index_layout_.peer) : nullptr,
+          .dispatch_row = has_dispatch() ? rows(index_layout_.dispatch_row) : nullptr};
+}
+
+PlanCallTask CudaEngine::plan_task() const {
+  const int32_t world_size = layout_.world, experts = options_.placement.experts();
+  return {.world = world(),
+          .input = {.rank = rank_,
+                    .world = world_size,
+                    .experts = experts,
+                    .n = static_cast<int32_t>(options_.n),
+                    .options = options_.plan,
+                    .expert_begin = reinterpret_cast<const int32_t*>(begins_.data()),
+                    .piece_rows = piece_rows_,
+                    .max_bands = plan_layout_.max_bands,
+                    .max_pieces = plan_layout_.max_pieces},
+          .scratch_layout = PlannerLayout::make(world_size, experts, options_.placement.experts_on(rank_)),
+          .scratch = planner_.data(),
+          .plan = device_plan()};
+}
+
+void CudaEngine::dispatch(const TensorView& x, const TensorView& ids, cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.dispatch");
+  const IndexTask index = index_task(ids);
+  cuda_check(index_copies(index, stream), "launching index_copies");
+  await(WaitFor::kDispatchCredit, stream);
+  push_rows({.world = world(),
+             .x = x.data,
+             .x_stride_bytes = x.strides[0] * size_of(x.dtype),
+             .row_bytes = options_.input_width * size_of(options_.dtype),
+             .tokens = x.shape[0],
+             .top_k = options_.capacity.top_k,
+             .peer = index.peer,
+             .dispatch_row = index.dispatch_row},
+            share_.sms, stream);
+  await(WaitFor::kDispatchArrival, stream);
+}
+
+void CudaEngine::reduce(const DeviceReturn& call, cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.reduce");
+  const DevicePlan plan = device_plan();
+  await(WaitFor::kArrival, stream);
+  const TensorView& weights = call.topk_weights;
+  weighted_sum({.world = world(),
+                .dtype = options_.dtype,
+                .tokens = call.out.shape[0],
+                .n = options_.n,
+                .top_k = options_.capacity.top_k,
+                .gather_row = index_task(call.ids).gather_row,
+                .staging_rows = &plan.head->staging_rows,
+                .staging = memory_->local() + layout_.staging,
+                .output = output_.data(),
+                .weights = reinterpret_cast<const float*>(weights.data),
+                .weight_stride = weights.strides[0],
+                .out = call.out.data,
+                .out_stride = call.out.strides[0],
+                .refused_by = &plan.head->refused_by},
+               share_.sms, stream);
+}
+
+void CudaEngine::end_call(cudaStream_t stream) {
+  if (cuda_.faults.poison) {
+    // Own rows are sent and read, staging is read: from here on they are free.
+    poison(memory_->local() + layout_.staging, layout_.total - layout_.staging, stream);
+    poison(output_.data(), sizes_.output_bytes, stream);
+    poison(projected_.data(), sizes_.projected_bytes, stream);
+  }
+  finish_call({.world = world(),
+               .dispatched = has_dispatch(),
+               .ids = has_dispatch() ? nullptr : id_report(),
+               .stamps = stamps()},
+              stream);
+  done_.record(stream);
+  called_ = true;
+}
+
+void CudaEngine::poison(std::byte* memory, int64_t bytes, cudaStream_t stream) const {
+  if (!cuda_.faults.poison || bytes == 0) return;
+  constexpr int kNan = 0xff;  // NaN in every row type
+  cuda_check(cudaMemsetAsync(memory, kNan, static_cast<size_t>(bytes), stream), "poisoning");
+}
+
+void CudaEngine::synchronize() {
+  const DeviceGuard guard(device_.device_id);
+  if (called_) cuda_check(cudaEventSynchronize(done_.get()), "waiting for the calls");
+  check();
+  throw_refusal();
+}
+
+bool CudaEngine::wait(int64_t limit_ns) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto limit = std::chrono::nanoseconds(std::min(limit_ns, kLongestTimeoutNs));
+  while (called_ && !done_.reached()) {
+    if (std::chrono::steady_clock::now() - begin >= limit) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+// What a call of a layer was refused for, once; the layer stays usable.
+void CudaEngine::throw_refusal() {
+  auto& status = *reinterpret_cast<Status*>(status_.host());
+  if (__atomic_load_n(&status.bad_ids, __ATOMIC_ACQUIRE) != 0) {
+    const IdReport report = status.ids;
+    __atomic_store_n(&status.bad_ids, 0, __ATOMIC_RELEASE);
+    throw InvalidArgument(describe(report, options_.placement.experts(), options_.capacity.top_k, rank_));
+  }
+  if (__atomic_load_n(&status.refused, __ATOMIC_ACQUIRE) != 0) {
+    std::string reason(status.refusal, static_cast<size_t>(std::max(0, status.refusal_size)));
+    if (status.refusal_size < 0) {
+      IdReport report;
+      std::memcpy(&report, status.refusal, sizeof(report));
+      reason = describe(report, options_.placement.experts(), options_.capacity.top_k, status.refused_by);
+    }
+    const int32_t by = status.refused_by;
+    __atomic_store_n(&status.refused, 0, __ATOMIC_RELEASE);
+    throw CallRefused(text("rank ", by, " refused the call: ", reason));
+  }
+}
+
+Timeline CudaEngine::timeline() const {
+  if (!options_.record_timeline) return {};
+  const DeviceGuard guard(device_.device_id);
+  const auto read = [&]<class T>(const std::byte* from, int64_t count, T) {
+    std::vector<T> values(static_cast<size_t>(count));
+    cuda_check(cudaMemcpyAsync(values.data(), from, values.size() * sizeof(T), cudaMemcpyDeviceToHost, host_.get()),
+               "reading the timeline");
+    host_.synchronize();
+    return values;
+  };
+  const DevicePlan plan = device_plan();
+  const PlanHead head = read(reinterpret_cast<std::byte*>(plan.head), 1, PlanHead{})[0];
+  const auto order = read(reinterpret_cast<std::byte*>(plan.order), head.bands, ScheduledBand{});
+  const auto pieces = read(reinterpret_cast<std::byte*>(plan.pieces), head.pieces, Piece{});
+  const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
+  const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
+  const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
+  return device_timeline(rank_, tiles_n_, share_.sms, share_.comm_sms, order, pieces, tiles, shipped, call);
+}
+
+SizeReport CudaEngine::sizes() const {
+  SizeReport report = sizes_;
+  report.input_bytes = layout_.total - layout_.input;  // the largest of all ranks
+  report.counter_bytes = layout_.staging;
+  return report;
+}
+
+std::string CudaEngine::device_text() const {
+  return text("device=cuda:", device_.device_id, ", sms=", share_.sms, " of ", share_.device_sms,
+              ", comm_sms=", share_.comm_sms, ", kernel=", producer_->name());
+}
+
+}  // namespace tileoverlap

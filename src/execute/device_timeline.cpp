@@ -1,0 +1,69 @@
+#include "execute/device_timeline.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/text.hpp"
+
+namespace tileoverlap {
+namespace {
+
+int64_t ns(uint64_t stamp) { return static_cast<int64_t>(stamp); }
+
+}  // namespace
+
+Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, int32_t consumer_ctas,
+                         std::span<const ScheduledBand> order, std::span<const Piece> pieces,
+                         std::span<const TileStamp> tiles, std::span<const PieceStamp> shipped,
+                         const CallStamps& call) {
+  Timeline timeline;
+  timeline.worker_names.push_back("call");
+  for (int32_t cta = 0; cta < producer_ctas; ++cta) timeline.worker_names.push_back(text("producer ", cta));
+  for (int32_t cta = 0; cta < consumer_ctas; ++cta) timeline.worker_names.push_back(text("consumer ", cta));
+
+  struct Tile {
+    int32_t band;
+    TileStamp stamp;
+  };
+  std::vector<Tile> done;
+  for (const ScheduledBand& entry : order) {
+    for (int32_t tile = 0; tile < tiles_n; ++tile) {
+      done.push_back({entry.band, tiles[static_cast<size_t>(element_offset(entry.band, tiles_n, tile))]});
+    }
+  }
+  std::sort(done.begin(), done.end(), [](const Tile& a, const Tile& b) { return a.stamp.end_ns < b.stamp.end_ns; });
+  std::vector<int64_t> free_since(static_cast<size_t>(producer_ctas), ns(call.begin_ns));
+  for (const Tile& tile : done) {
+    int64_t& begin = free_since[tile.stamp.cta];
+    timeline.events.push_back({.span = Span::kTile,
+                               .rank = rank,
+                               .worker = 1 + static_cast<int32_t>(tile.stamp.cta),
+                               .item = tile.band,
+                               .begin_ns = begin,
+                               .end_ns = ns(tile.stamp.end_ns)});
+    begin = ns(tile.stamp.end_ns);
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const PieceStamp& stamp = shipped[i];
+    const auto add = [&](Span span, uint64_t begin, uint64_t end) {
+      timeline.events.push_back({.span = span,
+                                 .rank = rank,
+                                 .worker = 1 + producer_ctas + static_cast<int32_t>(stamp.cta),
+                                 .item = pieces[i].segment,
+                                 .peer = pieces[i].peer,
+                                 .begin_ns = ns(begin),
+                                 .end_ns = ns(end)});
+    };
+    add(Span::kBandWait, stamp.wait_begin_ns, stamp.wait_end_ns);
+    add(Span::kCreditWait, stamp.wait_end_ns, stamp.copy_begin_ns);
+    add(Span::kCopy, stamp.copy_begin_ns, stamp.copy_end_ns);
+  }
+  const auto add_call = [&](Span span, uint64_t begin, uint64_t end) {
+    timeline.events.push_back({.span = span, .rank = rank, .begin_ns = ns(begin), .end_ns = ns(end)});
+  };
+  add_call(Span::kArrivalWait, call.arrival_wait_begin_ns, call.arrival_wait_end_ns);
+  add_call(Span::kReduce, call.arrival_wait_end_ns, call.end_ns);
+  return timeline;
+}
+
+}  // namespace tileoverlap

@@ -1,0 +1,12 @@
+#include "produce/instances/instances.hpp"
+#include "produce/sm90/sm90_producer.hpp"
+
+namespace tileoverlap {
+
+const GpuProducer& sm90_fp16_128x128_silu_gate() {
+  using Gemm = sm90::ExpertGemm<cutlass::half_t, 128, 256, sm90::Teamwork::kCooperative, ExpertKind::kSiluGate>;
+  static const sm90::Sm90Producer<Gemm, DType::kFloat16, ExpertKind::kSiluGate> producer;
+  return producer;
+}
+
+}  // namespace tileoverlap

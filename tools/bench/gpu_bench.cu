@@ -1,0 +1,387 @@
+// What the GPU kernels take by themselves, one line a shape: the signalling GEMM with and without flags, and the
+// operator (GEMM and return) on a loop-back link: one rank has the whole GPU, its peers' memory lies on the same
+// device.
+//
+//   gpu_bench [--json FILE] [--dtype bfloat16|float16] [--tile MxN] [--only producer|operator] [--repetitions N]
+//
+// Times are medians over repetitions of events around each launch, inputs random, after warm-up. TFLOP/s count valid
+// rows only. bound = (gemm + copy) / max(gemm, copy); reached = max(gemm, copy) / overlapped.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "consume/ship_rows.hpp"
+#include "core/cuda_objects.hpp"
+#include "execute/call_kernels.hpp"
+#include "execute/workspace_layout.hpp"
+#include "plan/build_pieces.hpp"
+#include "produce/gpu_producer.hpp"
+#include "tileoverlap/plan/plan.hpp"
+
+namespace tileoverlap {
+namespace {
+
+// Uniform in [-1, 1), another value for each element and seed.
+__global__ void fill_randomly(uint16_t* values, int64_t count, uint32_t seed, bool bfloat16) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    uint64_t draw = (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15u + seed;
+    draw = (draw ^ (draw >> 30)) * 0xbf58476d1ce4e5b9u;
+    draw = (draw ^ (draw >> 27)) * 0x94d049bb133111ebu;
+    const float value = static_cast<float>(draw >> 40) / 8388608.0f - 1.0f;
+    values[i] = bfloat16 ? __bfloat16_as_ushort(__float2bfloat16_rn(value)) : __half_as_ushort(__float2half_rn(value));
+  }
+}
+
+struct Options {
+  std::string json, only;
+  DType dtype = DType::kBFloat16;
+  int32_t tile_m = 128, tile_n = 256;
+  int repetitions = 50;
+};
+
+struct Shape {
+  int64_t rows, k, n;  // rows of all experts
+  int32_t experts;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// One rank with everything that its operator needs. Rank 0 of four; it hosts all experts, and each rank owns a quarter
+// of every expert's copies.
+class LoopBack {
+ public:
+  static constexpr int32_t kWorld = 4;
+
+  LoopBack(const Options& options, const Shape& shape, int32_t group, int32_t bands_per_segment)
+      : options_(options), shape_(shape), stream_(0), comm_(0, -5), begun_(0), sent_(0) {
+    const auto placement = Placement::from_begins({0, shape.experts, shape.experts, shape.experts, shape.experts});
+    const auto share = static_cast<int32_t>(shape.rows / shape.experts / kWorld);
+    const RouteCounts counts(placement, std::vector<int32_t>(static_cast<size_t>(kWorld * shape.experts), share));
+    const PlanOptions plan_options{.tile_m = options.tile_m,
+                                   .tile_n = options.tile_n,
+                                   .layout = Layout::kCompact,
+                                   .bands_per_segment = bands_per_segment,
+                                   .group = group};
+    const Plan plan = make_plan(placement, 0, counts, shape.n, plan_options);
+    const int64_t row_bytes = shape.n * size_of(options.dtype);
+    const int64_t rows_a_piece = piece_rows(row_bytes, options.tile_m);
+    const int64_t pieces = static_cast<int64_t>(plan->segments.size()) + plan->valid_rows / rows_a_piece + 1;
+    plan_layout_ = DevicePlanLayout::make(kWorld, shape.experts, plan.bands(), pieces);
+    std::vector<std::byte> image(static_cast<size_t>(plan_layout_.total));
+    write_plan(*plan, rows_a_piece, plan_layout_, image.data());
+    plan_ = upload(image.data(), image.size());
+    tiles_n_ = plan->tiles_n;
+    rows_ = plan->rows;
+    flops_ = 2.0 * static_cast<double>(plan->valid_rows) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+    shipped_bytes_ = 0;
+    for (const Segment& segment : plan->segments) shipped_bytes_ += segment.row_count * row_bytes;
+
+    input_ = random(rows_ * shape.k, 1);
+    weights_ = random(shape.experts * shape.n * shape.k, 2);
+    output_ = DeviceBytes(0, static_cast<size_t>(rows_ * row_bytes));
+    flags_ = DeviceBytes(0, static_cast<size_t>(plan.tiles()) * sizeof(uint64_t));
+    control_ = DeviceBytes(0, sizeof(Control));
+    status_ = PinnedBytes(0, sizeof(Status));
+    layout_ = WorkspaceLayout::make(kWorld, share * shape.experts * row_bytes, 0);
+    std::vector<std::byte*> parts;
+    for (int32_t rank = 0; rank < kWorld; ++rank) {
+      parts_memory_.emplace_back(0, static_cast<size_t>(layout_.total));
+      parts.push_back(parts_memory_.back().data());
+    }
+    parts_ = upload(parts.data(), parts.size() * sizeof(parts[0]));
+    Control control{};
+    control.connected = 1;
+    cuda_check(cudaMemcpy(control_.data(), &control, sizeof(control), cudaMemcpyHostToDevice), "control");
+    const uint64_t granted = ~uint64_t{0} >> 1;  // the peers' staging is always free
+    for (int32_t peer = 1; peer < kWorld; ++peer) {
+      cuda_check(cudaMemcpy(parts[0] + layout_.word_offset(Word::kCredit, peer), &granted, sizeof(granted),
+                            cudaMemcpyHostToDevice),
+                 "credits");
+    }
+    cuda_check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0), "SMs");
+    int major = 0, minor = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "capability");
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "capability");
+    producer_ = find_producer(10 * major + minor, options.dtype, options.tile_m, options.tile_n, ExpertKind::kSingle);
+    if (producer_ == nullptr) throw InvalidArgument("no kernel for this tile");
+    producer_->load();
+    load_ship_rows();
+    load_call_kernels();
+  }
+
+  int32_t sms() const { return sms_; }
+  double flops() const { return flops_; }
+  int64_t shipped_bytes() const { return shipped_bytes_; }
+  std::string kernel() const { return producer_->name(); }
+
+  void begin() { begin_call(world(), nullptr, stream_.get()); }
+  void produce(int32_t ctas, bool flags) {
+    const DevicePlan plan = device_plan();
+    GemmTask task{.head = plan.head, .order = plan.order, .experts = shape_.experts, .rows = rows_};
+    task.k = shape_.k;
+    task.n = shape_.n;
+    task.input = input_.data();
+    task.input_stride = shape_.k;
+    task.weights = {.tensor = weights_.data(), .expert_stride = shape_.n * shape_.k, .row_stride = shape_.k};
+    task.output = output_.data();
+    task.output_stride = shape_.n;
+    if (flags) {
+      task.publish.flags = reinterpret_cast<uint64_t*>(flags_.data());
+      task.publish.epoch = &reinterpret_cast<Control*>(control_.data())->epoch;
+    }
+    task.ctas = ctas;
+    producer_->launch(task, stream_.get());
+  }
+  void ship(int32_t ctas) { ship(ctas, stream_.get()); }
+  void ship(int32_t ctas, cudaStream_t stream) {
+    ship_rows({.world = world(),
+               .plan = device_plan(),
+               .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
+               .tiles_n = tiles_n_,
+               .output = output_.data(),
+               .row_bytes = shape_.n * size_of(options_.dtype),
+               .stamps = nullptr,
+               .disorder = {}},
+              ctas, stream);
+  }
+  void overlapped(int32_t comm_sms) {
+    begun_.record(stream_.get());
+    produce(sms_ - comm_sms, true);
+    begun_.hold(comm_.get());
+    ship(comm_sms, comm_.get());
+    sent_.record(comm_.get());
+    sent_.hold(stream_.get());
+  }
+  void serial(int32_t comm_sms) {
+    produce(sms_, true);
+    ship(comm_sms, stream_.get());
+  }
+
+  // Median and the two deciles, in microseconds, of `body`; `before` runs untimed.
+  struct Time {
+    double median, p10, p90;
+  };
+  Time time(const std::function<void()>& before, const std::function<void()>& body) {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    cuda_check(cudaEventCreate(&begin), "event");
+    cuda_check(cudaEventCreate(&end), "event");
+    std::vector<double> times;
+    constexpr int kWarmUp = 10;
+    for (int i = 0; i < kWarmUp + options_.repetitions; ++i) {
+      before();
+      cuda_check(cudaEventRecord(begin, stream_.get()), "event");
+      body();
+      cuda_check(cudaEventRecord(end, stream_.get()), "event");
+      cuda_check(cudaEventSynchronize(end), "running");
+      float milliseconds = 0;
+      cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "time");
+      if (i >= kWarmUp) times.push_back(1e3 * static_cast<double>(milliseconds));
+    }
+    if (reinterpret_cast<const Status*>(status_.host())->failed != 0) {
+      throw WaitTimeout(reinterpret_cast<const Status*>(status_.host())->record, 0);
+    }
+    cuda_check(cudaEventDestroy(begin), "event");
+    cuda_check(cudaEventDestroy(end), "event");
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+  }
+
+  // Bytes that differ between the output rows and where they were shipped.
+  int64_t wrong_bytes() {
+    std::vector<std::byte> image(static_cast<size_t>(plan_layout_.total));
+    cuda_check(cudaMemcpy(image.data(), plan_.data(), image.size(), cudaMemcpyDeviceToHost), "plan");
+    const DevicePlan plan = plan_layout_.at(image.data());
+    const int64_t row_bytes = shape_.n * size_of(options_.dtype);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < plan.head->pieces; i += std::max<int64_t>(1, plan.head->pieces / 64)) {
+      const Piece& piece = plan.pieces[i];
+      const auto bytes = static_cast<size_t>(piece.row_count * row_bytes);
+      std::vector<char> here(bytes), there(bytes);
+      cuda_check(cudaMemcpy(here.data(), output_.data() + piece.row_begin * row_bytes, bytes, cudaMemcpyDeviceToHost),
+                 "rows");
+      cuda_check(cudaMemcpy(there.data(),
+                            parts_memory_[static_cast<size_t>(piece.peer)].data() + layout_.staging +
+                                piece.remote_row * row_bytes,
+                            bytes, cudaMemcpyDeviceToHost),
+                 "staging");
+      for (size_t b = 0; b < bytes; ++b) wrong += here[b] != there[b];
+    }
+    return wrong;
+  }
+
+ private:
+  DeviceBytes upload(const void* from, size_t bytes) {
+    DeviceBytes memory(0, bytes);
+    cuda_check(cudaMemcpy(memory.data(), from, bytes, cudaMemcpyHostToDevice), "upload");
+    return memory;
+  }
+  DeviceBytes random(int64_t elements, uint32_t seed) {
+    DeviceBytes memory(0, static_cast<size_t>(elements) * sizeof(uint16_t));
+    fill_randomly<<<1024, 256>>>(reinterpret_cast<uint16_t*>(memory.data()), elements, seed,
+                                 options_.dtype == DType::kBFloat16);
+    cuda_check(cudaDeviceSynchronize(), "random values");
+    return memory;
+  }
+  DevicePlan device_plan() const { return plan_layout_.at(plan_.data()); }
+  DeviceWorld world() const {
+    return {.layout = layout_,
+            .rank = 0,
+            .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+            .terms = 0,
+            .control = reinterpret_cast<Control*>(control_.data()),
+            .status = reinterpret_cast<Status*>(status_.device_pointer()),
+            .limit_ns = 10'000'000'000};
+  }
+
+  const Options options_;
+  const Shape shape_;
+  Stream stream_, comm_;
+  Event begun_, sent_;
+  const GpuProducer* producer_ = nullptr;
+  DevicePlanLayout plan_layout_;
+  WorkspaceLayout layout_;
+  DeviceBytes plan_, input_, weights_, output_, flags_, control_, parts_;
+  std::vector<DeviceBytes> parts_memory_;
+  PinnedBytes status_;
+  int32_t tiles_n_ = 0;
+  int sms_ = 0;
+  int64_t rows_ = 0, shipped_bytes_ = 0;
+  double flops_ = 0;
+};
+
+class Report {
+ public:
+  void row(const char* kind, const std::vector<std::pair<std::string, double>>& values) {
+    std::printf("%s", kind);
+    json_ << (json_.tellp() > 0 ? ",\n" : "") << "  {\"row\": \"" << kind << '"';
+    for (const auto& [name, value] : values) {
+      std::printf("  %s %.4g", name.c_str(), value);
+      json_ << ", \"" << name << "\": " << value;
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    json_ << '}';
+  }
+  void save(const Options& options, const std::string& kernel) const {
+    if (options.json.empty()) return;
+    cudaDeviceProp device;
+    int driver = 0;
+    cuda_check(cudaGetDeviceProperties(&device, 0), "device");
+    cuda_check(cudaDriverGetVersion(&driver), "driver");
+    std::ofstream(options.json) << "{\"device\": \"" << device.name << "\", \"driver\": " << driver
+                                << ", \"kernel\": \"" << kernel << "\", \"rows\": [\n"
+                                << json_.str() << "\n]}\n";
+  }
+
+ private:
+  std::ostringstream json_;
+};
+
+void bench_producer(const Options& options, const Shape& shape, Report& report) {
+  LoopBack rank(options, shape, 8, 1);
+  const auto nothing = [&] { rank.begin(); };
+  const auto with = rank.time(nothing, [&] { rank.produce(rank.sms(), true); });
+  const auto without = rank.time(nothing, [&] { rank.produce(rank.sms(), false); });
+  const auto part = rank.time(nothing, [&] { rank.produce(rank.sms() - 12, true); });
+  const auto rate = [&](double us) { return rank.flops() / us * 1e-6; };
+  report.row("producer", {{"rows", static_cast<double>(shape.rows)},
+                          {"experts", shape.experts},
+                          {"k", static_cast<double>(shape.k)},
+                          {"n", static_cast<double>(shape.n)},
+                          {"flags_us", with.median},
+                          {"flags_p10_us", with.p10},
+                          {"flags_p90_us", with.p90},
+                          {"flags_tflops", rate(with.median)},
+                          {"plain_tflops", rate(without.median)},
+                          {"minus12_tflops", rate(part.median)}});
+}
+
+void bench_operator(const Options& options, const Shape& shape, Report& report) {
+  LoopBack rank(options, shape, 8, 1);
+  const auto begin = [&] { rank.begin(); };
+  const auto gemm = rank.time(begin, [&] { rank.produce(rank.sms(), true); });
+  for (const int32_t comm_sms : {8, 10, 12, 14, 16}) {
+    const auto part = rank.time(begin, [&] { rank.produce(rank.sms() - comm_sms, true); });
+    const auto copy = rank.time(
+        [&] {
+          rank.begin();
+          rank.produce(rank.sms(), true);
+        },
+        [&] { rank.ship(comm_sms); });
+    const auto serial = rank.time(begin, [&] { rank.serial(comm_sms); });
+    const auto overlapped = rank.time(begin, [&] { rank.overlapped(comm_sms); });
+    const double larger = std::max(gemm.median, copy.median), sum = gemm.median + copy.median;
+    report.row("operator", {{"rows", static_cast<double>(shape.rows)},
+                            {"experts", shape.experts},
+                            {"k", static_cast<double>(shape.k)},
+                            {"n", static_cast<double>(shape.n)},
+                            {"comm_sms", comm_sms},
+                            {"gemm_us", gemm.median},
+                            {"part_us", part.median},
+                            {"copy_us", copy.median},
+                            {"copy_gbs", static_cast<double>(rank.shipped_bytes()) / copy.median * 1e-3},
+                            {"serial_us", serial.median},
+                            {"overlapped_us", overlapped.median},
+                            {"p10_us", overlapped.p10},
+                            {"p90_us", overlapped.p90},
+                            {"over_serial", serial.median / overlapped.median},
+                            {"bound", sum / larger},
+                            {"reached", larger / overlapped.median},
+                            {"wrong_bytes", static_cast<double>(rank.wrong_bytes())}});
+  }
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--json") options.json = value;
+    if (name == "--only") options.only = value;
+    if (name == "--dtype") options.dtype = parse_dtype(value);
+    if (name == "--repetitions") options.repetitions = std::atoi(value.c_str());
+    if (name == "--tile" && std::sscanf(value.c_str(), "%dx%d", &options.tile_m, &options.tile_n) != 2) {
+      throw InvalidArgument("--tile needs MxN, got " + value);
+    }
+  }
+  Report report;
+  constexpr int64_t kDepth = 2048, kWidth = 8192;
+  if (options.only != "operator") {
+    for (const int64_t rows : {16384, 32768}) {
+      for (const int32_t experts : {4, 16, 64}) bench_producer(options, {rows, kDepth, kWidth, experts}, report);
+    }
+  }
+  if (options.only != "producer") {
+    bench_operator(options, {16384, kDepth, kWidth, 16}, report);
+    bench_operator(options, {16384, kDepth, kWidth, 64}, report);
+    bench_operator(options, {32768, kDepth, kWidth, 16}, report);
+    bench_operator(options, {16384, kDepth, 4096, 16}, report);
+  }
+  report.save(options, text(options.tile_m, "x", options.tile_n));
+  return 0;
+}
+
+}  // namespace
+}  // namespace tileoverlap
+
+int main(int argc, char** argv) {
+  try {
+    return tileoverlap::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Builds for the GPU at hand and runs the tests that need one: gpu_test.sh [PART...]
+#
+# Parts, each below ten minutes on an H200; without arguments all, in this order:
+#   build     the library, its tests and benchmarks into build/cuda (CUTLASS: the Python package, or CUTLASS_ROOT)
+#   cpp       the C++ tests labelled gpu, and the planner's
+#   starts    short calls as the first of a process: launch-blocking mode, lazy loading
+#   python    the Python tests marked gpu, on the package as built and installed into .venv-gpu
+#   grid      the correctness grid of docs/evaluation: overlapped == serial, tolerances, sizes of the paper's Table 2
+#   sanitize  compute-sanitizer on the small tests: memcheck, racecheck, synccheck
+#   sass      the bf16 GEMM has HGMMA and neither LDL nor STL
+#   bench     the first speeds
+# Results: build/gpu/*.xml, *.json, *.log.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+out=${TILEOVERLAP_GPU_OUT:-$root/build/gpu}
+mkdir -p "$out"
+build=${TILEOVERLAP_GPU_BUILD:-$root/build/cuda}
+gpu_test=$build/cpp_tests/gpu_test
+
+say() { printf '== %s\n' "$*"; }
+
+part_build() {
+  cmake --preset cuda -DTILEOVERLAP_BUILD_TESTS=ON -DTILEOVERLAP_BUILD_BENCH=ON >"$out/configure.log" 2>&1 ||
+    { tail -n 30 "$out/configure.log"; return 1; }
+  cmake --build --preset cuda >"$out/build.log" 2>&1 || { tail -n 60 "$out/build.log"; return 1; }
+}
+part_cpp() { "$gpu_test" --gtest_output="xml:$out/gpu_test.xml" --gtest_brief=1; }
+part_starts() {
+  local -a soak=("$gpu_test" --gtest_filter='GpuSoak.*' --gtest_brief=1)
+  TILEOVERLAP_GPU_SOAK_CALLS=500 CUDA_MODULE_LOADING=LAZY "${soak[@]}" &&
+    TILEOVERLAP_GPU_SOAK_CALLS=500 TILEOVERLAP_GPU_SOAK_THREADS=1 CUDA_LAUNCH_BLOCKING=1 "${soak[@]}"
+}
+part_python() {
+  local python=${PYTHON:-python3}
+  SKBUILD_BUILD_DIR=$root/build/python-gpu SKBUILD_CMAKE_DEFINE="TILEOVERLAP_CUDA=ON" "$python" -m pip install -q \
+    --no-build-isolation --no-deps --target "$out/site" --upgrade "$root" || return 1
+  PYTHONPATH=$out/site "$python" -m pytest -q -m gpu --junitxml="$out/pytest_gpu.xml" py_tests
+}
+part_grid() { "$build/tools/bench/gpu_grid" --json "$out/grid.json"; }
+part_sanitize() {
+  local tool
+  for tool in memcheck racecheck synccheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$out/$tool.log" "$gpu_test" \
+      --gtest_filter='GpuSmall.*' --gtest_brief=1 || { tail -n 30 "$out/$tool.log"; return 1; }
+    tail -n 1 "$out/$tool.log"
+  done
+}
+part_sass() {
+  cuobjdump -sass "$build"/src/CMakeFiles/tileoverlap_kernels_sm90.dir/produce/instances/sm90_bf16_128x256.cu.o >"$out/sass.txt"
+  printf 'HGMMA %d, LDL %d, STL %d\n' "$(grep -c HGMMA "$out/sass.txt")" "$(grep -cw LDL "$out/sass.txt" || true)" \
+    "$(grep -cw STL "$out/sass.txt" || true)"
+  grep -q HGMMA "$out/sass.txt" && ! grep -qwE 'LDL|STL' "$out/sass.txt"
+}
+part_bench() { "$build/tools/bench/gpu_bench" --json "$out/bench.json"; }
+
+failed=0
+for part in "${@:-build}" $( (($#)) || echo cpp starts python grid sanitize sass bench); do
+  say "$part"
+  begin=$SECONDS
+  if "part_$part"; then say "$part: ok after $((SECONDS - begin)) s"; else
+    say "$part: FAILED after $((SECONDS - begin)) s"
+    failed=1
+  fi
+done
+exit "$failed"
