@@ -9,7 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+from gpu_support import gpu_marks
 
+import tileoverlap as to
 from tileoverlap import cli
 
 
@@ -81,7 +83,10 @@ def test_bad_values_are_refused(command, arguments, words, capsys):
         (["--inner", "0"], ["--inner", "0"]),
         (["--inner", "6"], ["inner", "6", "multiple of 4"]),
         (["--hidden", "20", "--dtype", "bfloat16"], ["hidden", "20", "multiple of 8"]),
-        (["--device", "cuda"], ["--device", "cpu", "'cuda'"]),
+        (["--device", "gpu"], ["--device", "auto, cpu or cuda", "'gpu'"]),
+        (["--sms", "0"], ["--sms", "0"]),
+        (["--sms", "8"], ["--sms", "no meaning on the device cpu"]),
+        (["--comm-sms", "1"], ["--comm-sms", "no meaning on the device cpu"]),
         (["--expert", "relu"], ["--expert", "single, gelu or silu_gate", "'relu'"]),
         (["--producer-threads", "0"], ["--producer-threads", "0"]),
         (["--consumer-threads", "x"], ["--consumer-threads", "'x'"]),
@@ -94,8 +99,34 @@ def test_bad_values_are_refused(command, arguments, words, capsys):
     ],
 )
 def test_bad_values_of_run_are_refused(arguments, words, capsys):
-    line = fails(capsys, "run", *arguments)
+    line = fails(capsys, "run", "--device", "cpu", *arguments)
     assert all(word in line for word in words), line
+
+
+@pytest.mark.skipif(bool(to.cuda_devices()), reason="there is a GPU")
+def test_without_a_gpu_cuda_is_refused_with_the_reason(capsys):
+    line = fails(capsys, "run", "--device", "cuda")
+    assert "argument --device: no GPU can be used" in line
+    assert to.why_no_cuda_device() in line
+    fails(capsys, "run", "--device", "cuda", "--producer-threads", "2")
+
+
+class TestOnAGpu:
+    pytestmark = gpu_marks()
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--dtype", "float32"], ["--dtype", "bfloat16 or float16", "'float32'", "cpu"]),
+            (["--producer-threads", "2"], ["--producer-threads", "no meaning on the device cuda"]),
+            (["--ranks", "17", "--routing", "balanced"], ["17 ranks", "16"]),
+            (["--tile-m", "48"], ["tiles of 48x128", "there are"]),
+            (["--sms", "100000"], ["sms = 100000"]),
+        ],
+    )
+    def test_bad_values_are_refused(self, arguments, words, capsys):
+        line = fails(capsys, "run", "--device", "cuda", *arguments)
+        assert all(word in line for word in words), line
 
 
 @pytest.mark.parametrize(

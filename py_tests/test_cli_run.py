@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from gpu_support import gpu_marks
 
 import tileoverlap as to
 
-SMALL = ["--tokens", "24", "--hidden", "16", "--inner", "8", "--iterations", "2"]
+CPU = ["--device", "cpu"]
+SMALL = [*CPU, "--tokens", "24", "--hidden", "16", "--inner", "8", "--iterations", "2"]
 SMALL += ["--tile-m", "16", "--tile-n", "16"]
 
 
@@ -31,19 +33,56 @@ def tileoverlap(*arguments: str, cwd: Path | None = None, **env: str):
 
 
 def run_json(*arguments: str) -> dict:
-    done = tileoverlap("run", *arguments, "--json")
+    done = tileoverlap("run", *CPU, *arguments, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
 def test_the_default_run_is_correct():
-    done = tileoverlap("run")
+    done = tileoverlap("run", *CPU)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "correct"
     assert "4 ranks on the cpu, 64 experts, 512 tokens a rank, top-6, quick routing" in done.stdout
     assert "overlapped equals serial bit for bit: yes" in done.stdout
+
+
+@pytest.mark.skipif(bool(to.cuda_devices()), reason="there is a GPU")
+def test_without_a_gpu_the_cpu_is_taken():
+    done = tileoverlap("run", "--tokens", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["options"]["device"], report["options"]["dtype"]) == ("cpu", "float32")
+    assert report["gpu"] is None
+
+
+class TestOnAGpu:
+    pytestmark = gpu_marks()
+
+    def test_the_default_run_takes_it_and_is_correct(self):
+        done = tileoverlap("run")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert done.stdout.splitlines()[-1] == "correct"
+        assert "4 ranks on cuda:0, 64 experts, 512 tokens a rank" in done.stdout
+        assert to.cuda_devices()[0].name in done.stdout
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+    @pytest.mark.parametrize("expert", ["single", "gelu", "silu_gate"])
+    def test_every_type_and_expert_is_correct(self, dtype: str, expert: str, tmp_path: Path):
+        path = tmp_path / "trace.json"
+        report = run_json(
+            "--device", "cuda", "--dtype", dtype, "--expert", expert, "--timeline", str(path)
+        )
+        assert report["correct"]
+        assert report["threads"] is None
+        assert 0 < report["gpu"]["comm_sms_a_rank"] < report["gpu"]["sms_a_rank"]
+        assert json.loads(path.read_text())["traceEvents"]
+
+    def test_sms_can_be_chosen(self):
+        report = run_json("--device", "cuda", "--ranks", "2", "--sms", "9", "--comm-sms", "2")
+        assert report["correct"]
+        assert (report["gpu"]["sms_a_rank"], report["gpu"]["comm_sms_a_rank"]) == (9, 2)
 
 
 def test_a_layer_on_real_routing_is_correct(real_trace: Path):

@@ -232,12 +232,11 @@ TEST_P(GpuWorlds, AreDrivenByOneThreadInAnyOrderOfRanks) {
   TILEOVERLAP_NEEDS_GPU();
   const int32_t ranks = GetParam();
   Random random(204);
-  const Scenario scenario =
-      make_scenario(random, {.placement = Placement::even(ranks, 2 * ranks),
-                             .k = 24,
-                             .n = 136,
-                             .top_k = 2,
-                             .tokens = std::vector<int64_t>(static_cast<size_t>(ranks), 50)});
+  const Scenario scenario = make_scenario(random, {.placement = Placement::even(ranks, 2 * ranks),
+                                                   .k = 24,
+                                                   .n = 136,
+                                                   .top_k = 2,
+                                                   .tokens = std::vector<int64_t>(static_cast<size_t>(ranks), 50)});
   const auto serial = run_on_gpu(scenario, {}, RunMode::kSerial);
   GpuSessionWorld world(scenario, testing::poisoned_gpu());
   const GpuCall call = world.make_call(scenario);
@@ -269,8 +268,7 @@ TEST(GpuRandomWorlds, GiveTheSerialBitsAndStayWithinToleranceOfAnFp64Sum) {
       GpuSetup setup = disordered(random.chance(50) ? random.bits() : 0, random.chance(30) ? 50 : 0);
       setup.plan = random_gpu_plan(random, tile);
       setup.cuda[0].comm_sms = random.between32(0, 6);
-      ASSERT_TRUE(same_bits(run_on_gpu(scenario, setup), serial))
-          << "round " << round << ": " << told(scenario, setup);
+      ASSERT_TRUE(same_bits(run_on_gpu(scenario, setup), serial)) << "round " << round << ": " << told(scenario, setup);
     }
   }
 }

@@ -13,14 +13,13 @@
 namespace tileoverlap {
 namespace {
 
+using testing::as_scenario;
 using testing::LayerInputs;
-using testing::LayerShapes;
 using testing::LayerWorld;
 using testing::make_layer_inputs;
 using testing::Random;
 using testing::same_bits;
 using testing::Scenario;
-using testing::SessionWorld;
 using testing::WorldSetup;
 
 constexpr ExpertKind kKinds[] = {ExpertKind::kSingle, ExpertKind::kGelu, ExpertKind::kSiluGate};
@@ -89,29 +88,6 @@ TEST_P(LayerKinds, KeepCallsApart) {
       ASSERT_TRUE(close_to(outs[static_cast<size_t>(rank)], fp64_layer_result(layer, rank)));
     }
   }
-}
-
-// The session's view of a kSingle layer: every copy's row is its token's.
-Scenario as_scenario(const LayerInputs& layer) {
-  const LayerShapes& shapes = layer.shapes;
-  Scenario scenario;
-  scenario.placement = shapes.placement;
-  scenario.dtype = shapes.dtype;
-  scenario.k = shapes.inner;
-  scenario.n = shapes.hidden;
-  scenario.top_k = shapes.top_k;
-  for (size_t rank = 0; rank < layer.x.size(); ++rank) {
-    scenario.ids.push_back(layer.ids[rank].clone());
-    scenario.gates.push_back(layer.gates[rank].clone());
-    scenario.weights.push_back(layer.down[rank].clone());
-    const int64_t copies = layer.ids[rank].elements();
-    scenario.copies.emplace_back(shapes.dtype, std::vector<int64_t>{copies, shapes.inner});
-    for (int64_t i = 0; i < copies * shapes.inner; ++i) {
-      const int64_t token = i / shapes.inner / shapes.top_k;
-      scenario.copies.back().put(i, layer.x[rank].get(token * shapes.inner + i % shapes.inner));
-    }
-  }
-  return scenario;
 }
 
 TEST(Layer, EqualsASessionThatIsFedByHand) {

@@ -33,8 +33,7 @@ class DeviceTensor {
     describe(device);
   }
   // With the host tensor's shape and content.
-  explicit DeviceTensor(const HostTensor& from, int32_t device = 0)
-      : DeviceTensor(from.dtype(), from.shape(), device) {
+  explicit DeviceTensor(const HostTensor& from, int32_t device = 0) : DeviceTensor(from.dtype(), from.shape(), device) {
     upload(from);
   }
   DeviceTensor(DeviceTensor&&) = default;
@@ -45,6 +44,7 @@ class DeviceTensor {
     host_.set_rows(from.size(0));
     describe(dl_.device.device_id);
     cuda_ok(cudaMemcpy(memory_.get(), from.data(), from.bytes(), cudaMemcpyHostToDevice), "upload");
+    finish();
   }
   HostTensor download() const {
     HostTensor result(host_.dtype(), host_.shape());
@@ -52,13 +52,20 @@ class DeviceTensor {
     return result;
   }
   // NaN in every row type, on return.
-  void poison() { cuda_ok(cudaMemset(memory_.get(), 0xff, host_.bytes()), "poison"); }
+  void poison() {
+    cuda_ok(cudaMemset(memory_.get(), 0xff, host_.bytes()), "poison");
+    finish();
+  }
 
   TensorArg arg(bool read_only = false) const { return {&dl_, read_only}; }
   DLTensor& dl() { return dl_; }
   void* data() const { return memory_.get(); }
+  size_t bytes() const { return host_.bytes(); }
 
  private:
+  // cudaMemset, and cudaMemcpy from memory that is not pinned, return before the device has it all; streams that do not
+  // block on the default one would not wait for the rest.
+  static void finish() { cuda_ok(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); }
   void describe(int32_t device) {
     dl_ = host_.dl();
     dl_.data = memory_.get();

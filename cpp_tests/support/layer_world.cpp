@@ -99,6 +99,28 @@ std::vector<double> fp64_layer_result(const LayerInputs& inputs, int32_t rank) {
   return result;
 }
 
+Scenario as_scenario(const LayerInputs& inputs) {
+  const LayerShapes& shapes = inputs.shapes;
+  Scenario scenario;
+  scenario.placement = shapes.placement;
+  scenario.dtype = shapes.dtype;
+  scenario.k = shapes.inner;
+  scenario.n = shapes.hidden;
+  scenario.top_k = shapes.top_k;
+  for (size_t rank = 0; rank < inputs.x.size(); ++rank) {
+    scenario.ids.push_back(inputs.ids[rank].clone());
+    scenario.gates.push_back(inputs.gates[rank].clone());
+    scenario.weights.push_back(inputs.down[rank].clone());
+    const int64_t copies = inputs.ids[rank].elements();
+    scenario.copies.emplace_back(shapes.dtype, std::vector<int64_t>{copies, shapes.inner});
+    for (int64_t i = 0; i < copies * shapes.inner; ++i) {
+      const int64_t token = i / shapes.inner / shapes.top_k;
+      scenario.copies.back().put(i, inputs.x[rank].get(token * shapes.inner + i % shapes.inner));
+    }
+  }
+  return scenario;
+}
+
 LayerOptions layer_options(const LayerInputs& inputs, const WorldSetup& setup) {
   int64_t most = 0;
   for (const HostTensor& ids : inputs.ids) most = std::max(most, ids.size(0));

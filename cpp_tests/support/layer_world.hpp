@@ -33,6 +33,9 @@ void draw_layer_tokens(Random& random, LayerInputs& inputs, const std::vector<in
 // What the layer computes, in double without any rounding, [T * hidden].
 std::vector<double> fp64_layer_result(const LayerInputs& inputs, int32_t rank);
 
+// The session's view of a kSingle layer: every copy's row is its token's.
+Scenario as_scenario(const LayerInputs& inputs);
+
 class LayerWorld {
  public:
   LayerWorld(const LayerInputs& inputs, const WorldSetup& setup);

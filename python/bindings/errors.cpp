@@ -71,6 +71,7 @@ void bind_errors(nb::module_& module) {
       .value("arrival", WaitFor::kArrival)
       .value("peer_closed", WaitFor::kPeerClosed)
       .value("same_plan", WaitFor::kSamePlan)
+      .value("same_terms", WaitFor::kSameTerms)
       .value("error", WaitFor::kError);
   nb::register_exception_translator(translate);
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -70,41 +71,61 @@ void bind_calls(nb::module_& module) {
 // Streams travel as addresses; 0 is the legacy default stream.
 void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
+// Weights as Python hands them down: one tensor (a list of one and `listed` false), a tensor an expert, or none.
+class Weights {
+ public:
+  Weights(const std::vector<const Tensor*>& tensors, bool listed) : listed_(listed) {
+    for (const Tensor* tensor : tensors) args_.push_back(arg_of(tensor));
+  }
+  WeightsArg arg() const {
+    if (listed_) return std::span<const TensorArg>(args_);
+    return args_.empty() ? WeightsArg() : WeightsArg(args_[0]);
+  }
+
+ private:
+  std::vector<TensorArg> args_;
+  bool listed_;
+};
+
 void bind_session(nb::module_& module) {
   nb::class_<Session, Calls>(module, "Session")
       .def(
           "run",
-          [](Session& self, const Plan& plan, const Tensor& rows, const Tensor& weights, const Tensor& topk_ids,
-             const Tensor& topk_weights, const Tensor& out, RunMode mode, uintptr_t stream) {
+          [](Session& self, const Plan& plan, const Tensor& rows, const std::vector<const Tensor*>& weights,
+             bool weights_listed, const Tensor& topk_ids, const Tensor& topk_weights, const Tensor& out, RunMode mode,
+             uintptr_t stream) {
+            const Weights experts(weights, weights_listed);
             self.run(plan, {.rows = rows.arg(),
-                            .weights = weights.arg(),
+                            .weights = experts.arg(),
                             .topk_ids = topk_ids.arg(),
                             .topk_weights = topk_weights.arg(),
                             .out = out.arg(),
                             .mode = mode,
                             .stream = stream_at(stream)});
           },
-          WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("topk_ids"),
-          nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"), nb::arg("stream") = 0);
+          WithoutGil(), nb::arg("plan"), nb::arg("rows"), nb::arg("weights"), nb::arg("weights_listed"),
+          nb::arg("topk_ids"), nb::arg("topk_weights"), nb::arg("out"), nb::arg("mode"), nb::arg("stream") = 0);
 }
 
 void bind_layer(nb::module_& module) {
   nb::class_<MoeLayer, Calls>(module, "MoeLayer")
       .def(
           "forward",
-          [](MoeLayer& self, const Tensor* x, const Tensor* topk_ids, const Tensor* topk_weights, const Tensor* up,
-             const Tensor* down, const Tensor* out, RunMode mode, uintptr_t stream) {
+          [](MoeLayer& self, const Tensor* x, const Tensor* topk_ids, const Tensor* topk_weights,
+             const std::vector<const Tensor*>& up, bool up_listed, const std::vector<const Tensor*>& down,
+             bool down_listed, const Tensor* out, RunMode mode, uintptr_t stream) {
+            const Weights first(up, up_listed), second(down, down_listed);
             self.forward({.x = arg_of(x),
                           .topk_ids = arg_of(topk_ids),
                           .topk_weights = arg_of(topk_weights),
-                          .up = arg_of(up),
-                          .down = arg_of(down),
+                          .up = first.arg(),
+                          .down = second.arg(),
                           .out = arg_of(out),
                           .mode = mode,
                           .stream = stream_at(stream)});
           },
-          WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(),
-          nb::arg("up").none(), nb::arg("down").none(), nb::arg("out").none(), nb::arg("mode"),
+          WithoutGil(), nb::arg("x").none(), nb::arg("topk_ids").none(), nb::arg("topk_weights").none(), nb::arg("up"),
+          nb::arg("up_listed"), nb::arg("down"), nb::arg("down_listed"), nb::arg("out").none(), nb::arg("mode"),
           nb::arg("stream") = 0);
 }
 
@@ -126,9 +147,9 @@ void bind_executor(nb::module_& module) {
                                  .warmup_timeout_ns = warmup_timeout_ns,
                                  .record_timeline = record_timeline});
           },
-          nb::keep_alive<0, 1>(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"), nb::arg("k"), nb::arg("n"),
-          nb::arg("top_k"), nb::arg("max_tokens"), nb::arg("plan"), nb::arg("timeout_ns"), nb::arg("warmup_timeout_ns"),
-          nb::arg("record_timeline"))
+          nb::keep_alive<0, 1>(), WithoutGil(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"), nb::arg("k"),
+          nb::arg("n"), nb::arg("top_k"), nb::arg("max_tokens"), nb::arg("plan"), nb::arg("timeout_ns"),
+          nb::arg("warmup_timeout_ns"), nb::arg("record_timeline"))
       .def(
           "prepare_layer",
           [](Executor& self, const Placement& placement, const std::string& dtype, const std::string& expert,
@@ -146,9 +167,9 @@ void bind_executor(nb::module_& module) {
                                        .warmup_timeout_ns = warmup_timeout_ns,
                                        .record_timeline = record_timeline});
           },
-          nb::keep_alive<0, 1>(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"), nb::arg("expert"),
-          nb::arg("hidden"), nb::arg("inner"), nb::arg("top_k"), nb::arg("max_tokens"), nb::arg("plan"),
-          nb::arg("timeout_ns"), nb::arg("warmup_timeout_ns"), nb::arg("record_timeline"))
+          nb::keep_alive<0, 1>(), WithoutGil(), nb::kw_only(), nb::arg("placement"), nb::arg("dtype"),
+          nb::arg("expert"), nb::arg("hidden"), nb::arg("inner"), nb::arg("top_k"), nb::arg("max_tokens"),
+          nb::arg("plan"), nb::arg("timeout_ns"), nb::arg("warmup_timeout_ns"), nb::arg("record_timeline"))
       .def("__repr__", &Executor::repr);
 
   module.def(

@@ -3,13 +3,14 @@
     routing  ->  plan  ->  dispatch  ->  produce  ->  consume  ->  reduce
                            (________________ transport ________________)
 
-Start with Placement, count_routes (or gather_counts), make_plan and CpuExecutor. The names mean the
-same in C++.
+Start with Placement, count_routes (or gather_counts), make_plan and CpuExecutor or CudaExecutor.
+The names mean the same in C++.
 """
 
 from tileoverlap import errors, reference, routing, trace
 from tileoverlap._core import __version__
 from tileoverlap._dlpack import TensorLike
+from tileoverlap._stream import StreamLike
 from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
 from tileoverlap.capacity import (
     SizeReport,
@@ -21,6 +22,13 @@ from tileoverlap.capacity import (
 )
 from tileoverlap.counts import RouteCounts, count_routes
 from tileoverlap.cpu_executor import CpuExecutor, CpuFaults
+from tileoverlap.cuda_executor import (
+    CudaDevice,
+    CudaExecutor,
+    CudaFaults,
+    cuda_devices,
+    why_no_cuda_device,
+)
 from tileoverlap.errors import (
     CallRefused,
     CapacityError,
@@ -30,6 +38,7 @@ from tileoverlap.errors import (
     InvalidArgument,
     WaitTimeout,
 )
+from tileoverlap.executor import Executor
 from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.placement import Placement
 from tileoverlap.plan import CopyIndex, Plan, check_plan, check_plans, make_plan, tile_arrays
@@ -52,9 +61,13 @@ __all__ = [
     "CopyIndex",
     "CpuExecutor",
     "CpuFaults",
+    "CudaDevice",
+    "CudaExecutor",
+    "CudaFaults",
     "DTypeError",
     "DeviceWorld",
     "Error",
+    "Executor",
     "InternalError",
     "InvalidArgument",
     "MappedTransport",
@@ -66,6 +79,7 @@ __all__ = [
     "Routed",
     "Session",
     "SizeReport",
+    "StreamLike",
     "TensorLike",
     "Timeline",
     "Transport",
@@ -75,6 +89,7 @@ __all__ = [
     "check_plan",
     "check_plans",
     "count_routes",
+    "cuda_devices",
     "errors",
     "gather_counts",
     "load_trace",
@@ -92,4 +107,5 @@ __all__ = [
     "to_bfloat16",
     "to_chrome_trace",
     "trace",
+    "why_no_cuda_device",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -9,13 +10,16 @@ from typing import Any, Generic, TypeVar
 from tileoverlap import _core
 from tileoverlap._args import as_choice
 from tileoverlap.capacity import SizeReport, read_sizes
-from tileoverlap.errors import InvalidArgument
+from tileoverlap.errors import Error, InvalidArgument
 from tileoverlap.timeline import Timeline
 
 __all__ = ["MODES", "Calls", "run_mode"]
 
 MODES = ("overlapped", "serial")
 _POLL_NS = 100_000_000
+# Calls whose tensors are kept before completed ones are looked for, and before the host waits a
+# while for them: it cannot be that far ahead of a GPU for long.
+_MANY_KEPT, _TOO_MANY_KEPT = 64, 1024
 
 _CoreCalls = TypeVar("_CoreCalls", _core.Session, _core.MoeLayer)
 
@@ -23,8 +27,9 @@ _CoreCalls = TypeVar("_CoreCalls", _core.Session, _core.MoeLayer)
 class Calls(Generic[_CoreCalls]):
     """Asynchronous calls whose tensors are kept until they have completed."""
 
-    def __init__(self, core: _CoreCalls) -> None:
+    def __init__(self, core: _CoreCalls, *, cuda_device: int | None = None) -> None:
         self._held: _CoreCalls | None = core
+        self._cuda_device = cuda_device  # None: calls have no streams
         self._rank: int = core.rank
         self._lock = threading.Lock()
         # Tensors of calls that may still be running, by number of the call. C++ only borrows them,
@@ -50,9 +55,7 @@ class Calls(Generic[_CoreCalls]):
             done = list(self._borrowed)
         while not core.wait(_POLL_NS):  # in between, Python sees signals such as Ctrl-C
             pass
-        with self._lock:
-            for call in done:
-                self._borrowed.pop(call, None)
+        self._let_go(done)
         core.synchronize()
 
     def check(self) -> None:
@@ -65,7 +68,7 @@ class Calls(Generic[_CoreCalls]):
 
     @property
     def epoch(self) -> int:
-        """Of the last call that has begun; calls that a layer refused do not count."""
+        """Of the last call that has begun; calls that a layer refused count on a GPU only."""
         return self._core.epoch
 
     @property
@@ -83,8 +86,29 @@ class Calls(Generic[_CoreCalls]):
         Peers that still need this rank get a WaitTimeout. Closing twice is fine; so is leaving it
         to the garbage collector.
         """
+        if self._held is not None and self._cuda_device is not None:
+            # Bounded by the limits of the calls' waits. Here and not in C++, which would hold the
+            # GIL that threads of other ranks need for what these calls wait for.
+            with contextlib.suppress(Error):
+                while not self._held.wait(_POLL_NS):
+                    pass
         self._held = None  # the last reference: C++ stops and joins here
         self._borrowed = {}
+
+    def _make_room(self) -> None:
+        """Before a call: lets go of what nobody needs, for those who never synchronize()."""
+        with self._lock:
+            if len(self._borrowed) < _MANY_KEPT:
+                return
+            calls = list(self._borrowed)
+        with contextlib.suppress(Error):  # not this call's, and the call is what matters
+            if self._core.wait(0 if len(calls) < _TOO_MANY_KEPT else _POLL_NS):
+                self._let_go(calls)
+
+    def _let_go(self, calls: list[int]) -> None:
+        with self._lock:
+            tensors = [self._borrowed.pop(call, None) for call in calls]
+        del tensors  # outside of the lock: a producer's deleter is foreign code
 
     def _keep(self, *tensors: Any) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ class WaitFor(Enum):
     arrival = ...
     peer_closed = ...
     same_plan = ...
+    same_terms = ...
     error = ...
 
 class RunMode(Enum):
@@ -247,7 +248,8 @@ class Session(Calls):
         self,
         plan: Plan,
         rows: Tensor,
-        weights: Tensor,
+        weights: list[Tensor],
+        weights_listed: bool,
         topk_ids: Tensor,
         topk_weights: Tensor,
         out: Tensor,
@@ -261,8 +263,10 @@ class MoeLayer(Calls):
         x: Tensor | None,
         topk_ids: Tensor | None,
         topk_weights: Tensor | None,
-        up: Tensor | None,
-        down: Tensor | None,
+        up: list[Tensor],
+        up_listed: bool,
+        down: list[Tensor],
+        down_listed: bool,
         out: Tensor | None,
         mode: RunMode,
         stream: int = 0,

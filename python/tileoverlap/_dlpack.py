@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -48,6 +49,21 @@ def as_tensor(value: Any, argument: str) -> _core.Tensor:
             f"__dlpack_device__), got {type(value).__name__}"
         )
     return _core.Tensor.from_capsule(_ask_for_capsule(value, argument), argument)
+
+
+# One tensor [experts on this rank, rows, K], or a tensor [rows, K] an expert.
+WeightsLike: TypeAlias = "TensorLike | Sequence[TensorLike]"
+
+
+def as_weights(value: Any, argument: str) -> tuple[list[_core.Tensor], bool]:
+    """Borrows weights, as as_tensor does.
+
+    Returns:
+        The tensors, and whether they are one an expert (a list or tuple) and not all in one.
+    """
+    if isinstance(value, (list, tuple)):
+        return [as_tensor(one, f"{argument}[{i}]") for i, one in enumerate(value)], True
+    return [as_tensor(value, argument)], False
 
 
 def as_output(value: Any, argument: str) -> _core.Tensor:

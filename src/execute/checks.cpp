@@ -117,4 +117,47 @@ void refuse_overlap(const TensorView& out, const TensorView& input, const char* 
   if (overlaps(out, input)) throw InvalidArgument(text("out shares memory with ", input_name));
 }
 
+namespace {
+
+// One tensor an expert. Kernels step from row to row by one stride, whichever the expert.
+WeightsView check_matrices(std::span<const TensorArg> experts, const WeightsSpec& spec, const TensorView& out) {
+  const auto [count, rows, k] = spec.shape;
+  if (static_cast<int64_t>(experts.size()) != count) {
+    throw InvalidArgument(
+        text(spec.argument, " must be one tensor or ", count, " tensors, one an expert, got ", experts.size()));
+  }
+  WeightsView view;
+  for (const TensorArg& expert : experts) {
+    const std::string argument = text(spec.argument, "[", view.matrices.size(), "]");
+    const TensorView matrix = check_tensor(expert, {.argument = argument.c_str(),
+                                                    .dtypes = {spec.dtype},
+                                                    .shape = {rows, k},
+                                                    .shape_names = "[rows, K]",
+                                                    .device = spec.place.device,
+                                                    .row_bytes = spec.place.row_bytes});
+    if (view.matrices.empty()) view.row_stride = matrix.strides[0];
+    if (matrix.strides[0] != view.row_stride) {
+      throw InvalidArgument(text(argument, " has rows ", matrix.strides[0], " elements apart, ", spec.argument,
+                                 "[0] has them ", view.row_stride, " apart: all must be alike"));
+    }
+    refuse_overlap(out, matrix, argument.c_str());
+    view.matrices.push_back(matrix.data);
+  }
+  return view;
+}
+
+}  // namespace
+
+WeightsView check_weights(const WeightsArg& weights, const WeightsSpec& spec, const TensorView& out) {
+  if (!weights.experts.empty()) return check_matrices(weights.experts, spec, out);
+  const TensorView tensor = check_tensor(weights.tensor, {.argument = spec.argument,
+                                                          .dtypes = {spec.dtype},
+                                                          .shape = {spec.shape.begin(), spec.shape.end()},
+                                                          .shape_names = spec.shape_names,
+                                                          .device = spec.place.device,
+                                                          .row_bytes = spec.place.row_bytes});
+  refuse_overlap(out, tensor, spec.argument);
+  return {.row_stride = tensor.strides[1], .data = tensor.data, .expert_stride = tensor.strides[0]};
+}
+
 }  // namespace tileoverlap

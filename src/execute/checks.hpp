@@ -1,13 +1,16 @@
 #pragma once
 // Checks that sessions and layers make before anything starts.
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 
 #include "execute/engine_options.hpp"
+#include "produce/weights_view.hpp"
 #include "tileoverlap/core/tensor.hpp"
 #include "tileoverlap/execute/executor.hpp"
+#include "tileoverlap/produce/weights.hpp"
 
 namespace tileoverlap {
 
@@ -63,5 +66,16 @@ TokenTensors check_tokens(const TensorArg& topk_ids, const TensorArg& topk_weigh
                           int32_t top_k, int64_t max_tokens, int64_t n, int32_t rank, const TensorPlace& place = {});
 
 void refuse_overlap(const TensorView& out, const TensorView& input, const char* input_name);
+
+// `shape` is {experts, rows, k}; `shape_names` says so.
+struct WeightsSpec {
+  const char* argument;
+  DType dtype;
+  std::array<int64_t, 3> shape;
+  const char* shape_names;
+  TensorPlace place;
+};
+// Also refuses an `out` that shares memory with them.
+WeightsView check_weights(const WeightsArg& weights, const WeightsSpec& spec, const TensorView& out);
 
 }  // namespace tileoverlap

@@ -279,16 +279,14 @@ WorkerPool::Job CpuEngine::produce(ProduceTask& task) {
   });
 }
 
-void CpuEngine::first_projection(const PlanData& plan, const TensorView& up) {
+void CpuEngine::first_projection(const PlanData& plan, const WeightsView& up) {
   first_order_.set(static_cast<int64_t>(plan.order.size()) * column_tiles(plan, options_.k), cpu_.faults.shuffle_seed,
                    epoch());
   ProduceTask task{.plan = &plan,
                    .dtype = options_.dtype,
                    .rows = own_.input(),
                    .row_stride = options_.input_width,
-                   .weights = up.data,
-                   .expert_stride = up.strides[0],
-                   .weight_stride = up.strides[1],
+                   .weights = &up,
                    .k = options_.input_width,
                    .n = options_.k,
                    .activation = options_.expert,
@@ -310,9 +308,7 @@ bool CpuEngine::return_rows(const ReturnCall& call) {
                            .dtype = options_.dtype,
                            .rows = call.rows,
                            .row_stride = call.row_stride,
-                           .weights = call.weights.data,
-                           .expert_stride = call.weights.strides[0],
-                           .weight_stride = call.weights.strides[1],
+                           .weights = &call.weights,
                            .k = options_.k,
                            .n = options_.n,
                            .output = output_.get(),

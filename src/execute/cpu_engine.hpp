@@ -29,7 +29,8 @@ struct ReturnCall {
   const CopyIndex* index;
   const std::byte* rows;
   int64_t row_stride;  // elements
-  TensorView weights, topk_weights, out;
+  WeightsView weights;
+  TensorView topk_weights, out;
   RunMode mode;
 };
 
@@ -58,7 +59,7 @@ class CpuEngine {
   bool begin_call();   // before anything that peers take part in
   void begin_epoch();  // the next epoch: only for a call that all ranks run
   bool dispatch(const PlanData& plan, const CopyIndex& index, const TensorView& x);  // rows out and in
-  void first_projection(const PlanData& plan, const TensorView& up);                 // unless the expert is kSingle
+  void first_projection(const PlanData& plan, const WeightsView& up);                // unless the expert is kSingle
   bool return_rows(const ReturnCall& call);
 
   const std::byte* dispatched_rows() const { return own_.input(); }

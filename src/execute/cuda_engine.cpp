@@ -258,10 +258,14 @@ void CudaEngine::connect(cudaStream_t stream) {
   connected_ = true;
 }
 
-void CudaEngine::refuse_capture(cudaStream_t stream, const char* reason) {
+bool CudaEngine::is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cuda_check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is being captured");
-  if (capture != cudaStreamCaptureStatusNone) {
+  return capture != cudaStreamCaptureStatusNone;
+}
+
+void CudaEngine::refuse_capture(cudaStream_t stream, const char* reason) {
+  if (is_captured(stream)) {
     throw InvalidArgument(text("this call cannot be captured in a graph: ", reason));
   }
 }
@@ -275,7 +279,9 @@ void CudaEngine::check() {
 void CudaEngine::begin_call(cudaStream_t stream) {
   check();
   connect(stream);
-  if (called_) done_.hold(stream);
+  // Calls complete in order, on whatever streams. A graph is launched behind what its launcher says, and knows of no
+  // event outside of it.
+  if (called_ && !is_captured(stream)) done_.hold(stream);
   ++epoch_;
   const NvtxRange range("tileoverlap.begin");
   tileoverlap::begin_call(world(), stamps(), stream);
@@ -296,7 +302,7 @@ void CudaEngine::upload(const Plan& plan, cudaStream_t stream) {
   uploaded_ = plan;
 }
 
-void CudaEngine::first_projection(const TensorView& up, cudaStream_t stream) {
+void CudaEngine::first_projection(const WeightsView& up, cudaStream_t stream) {
   if (first_producer_ == nullptr || rows_ == 0) return;
   const NvtxRange range("tileoverlap.produce first projection");
   const bool gated = options_.expert == ExpertKind::kSiluGate;
@@ -322,16 +328,17 @@ GemmTask CudaEngine::gemm_task() const {
 }
 
 // Kernels step over a tensor's experts by one stride; a gated kernel also steps from gate to up by half of it.
-ExpertWeights CudaEngine::weights_of(WeightTable& table, const TensorView& weights, int64_t n, int64_t k, bool gated,
+ExpertWeights CudaEngine::weights_of(WeightTable& table, const WeightsView& weights, int64_t n, int64_t k, bool gated,
                                      cudaStream_t stream) {
-  const ExpertWeights tensor{
-      .tensor = weights.data, .expert_stride = weights.strides[0], .row_stride = weights.strides[1]};
-  if (!gated || weights.strides[0] == 2 * n * weights.strides[1]) return tensor;
-  std::vector<const void*> matrices;
-  for (int64_t expert = 0; expert < weights.shape[0]; ++expert) {
-    matrices.push_back(weights.data + expert * weights.strides[0] * size_of(weights.dtype));
+  const bool even = weights.matrices.empty() && (!gated || weights.expert_stride == 2 * n * weights.row_stride);
+  if (even) {
+    return {.tensor = weights.data, .expert_stride = weights.expert_stride, .row_stride = weights.row_stride};
   }
-  return {.row_stride = weights.strides[1], .table = table.update(matrices, weights.strides[1], k, n, stream)};
+  std::vector<const void*> matrices = weights.matrices;
+  for (int32_t expert = 0; weights.matrices.empty() && expert < options_.placement.experts_on(rank_); ++expert) {
+    matrices.push_back(weights.matrix(expert, options_.dtype));
+  }
+  return {.row_stride = weights.row_stride, .table = table.update(matrices, weights.row_stride, k, n, stream)};
 }
 
 void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
@@ -354,6 +361,7 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
                     .stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data()),
                     .withheld_band = cuda_.faults.withhold_band};
     task.ctas = overlapped ? share_.producer_sms() : share_.sms;
+    last_ctas_ = task.ctas;
     if (task.rows > 0) producer_->launch(task, stream);
   }
   if (overlapped) begun_.hold(comm);
@@ -506,6 +514,7 @@ void CudaEngine::end_call(cudaStream_t stream) {
                .ids = has_dispatch() ? nullptr : id_report(),
                .stamps = stamps()},
               stream);
+  if (is_captured(stream)) return;
   done_.record(stream);
   called_ = true;
 }
@@ -571,7 +580,7 @@ Timeline CudaEngine::timeline() const {
   const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
   const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
   const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
-  return device_timeline(rank_, tiles_n_, share_.sms, share_.comm_sms, order, pieces, tiles, shipped, call);
+  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms, order, pieces, tiles, shipped, call);
 }
 
 SizeReport CudaEngine::sizes() const {

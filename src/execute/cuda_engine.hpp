@@ -38,7 +38,8 @@ struct DeviceReturn {
   const std::byte* rows;
   int64_t rows_there;  // that `rows` holds
   int64_t row_stride;  // elements
-  TensorView weights, ids, topk_weights, out;
+  WeightsView weights;
+  TensorView ids, topk_weights, out;
   RunMode mode;
 };
 
@@ -70,10 +71,11 @@ class CudaEngine {
   void vote_and_plan(const TensorView& ids, cudaStream_t stream);
   void refuse(const std::string& reason, cudaStream_t stream);
   void dispatch(const TensorView& x, const TensorView& ids, cudaStream_t stream);
-  void first_projection(const TensorView& up, cudaStream_t stream);
+  void first_projection(const WeightsView& up, cudaStream_t stream);
   void return_rows(const DeviceReturn& call, cudaStream_t stream);
   void end_call(cudaStream_t stream);
 
+  static bool is_captured(cudaStream_t stream);
   // Throws InvalidArgument with `reason` where the stream is being captured in a graph.
   static void refuse_capture(cudaStream_t stream, const char* reason);
 
@@ -99,7 +101,7 @@ class CudaEngine {
   IdReport* id_report() const { return reinterpret_cast<IdReport*>(index_.data() + index_layout_.report); }
   PlanCallTask plan_task() const;
   GemmTask gemm_task() const;
-  ExpertWeights weights_of(WeightTable& table, const TensorView& weights, int64_t n, int64_t k, bool gated,
+  ExpertWeights weights_of(WeightTable& table, const WeightsView& weights, int64_t n, int64_t k, bool gated,
                            cudaStream_t stream);
   void await(WaitFor what, cudaStream_t stream);
   void reduce(const DeviceReturn& call, cudaStream_t stream);
@@ -125,6 +127,7 @@ class CudaEngine {
   std::mutex mutex_;
   std::atomic<uint64_t> epoch_;
   bool called_ = false;     // done_ has been recorded
+  int32_t last_ctas_ = 0;   // of the last returned GEMM, for the timeline
   bool connected_ = false;  // parts_ holds all peers
 
   DeviceBytes output_, projected_, flags_, plan_, control_, parts_, totals_, begins_, index_, planner_;

@@ -52,26 +52,26 @@ CheckedCall check_call(const LayerOptions& options, int32_t rank, const LayerArg
                                  .device = place.device,
                                  .row_bytes = place.row_bytes});
   if (has_first_projection(options)) {
-    call.up = check_tensor(
-        args.up, {.argument = "up",
-                  .dtypes = {options.dtype},
-                  .shape = {experts, up_width(options), options.hidden},
-                  .shape_names = options.expert == ExpertKind::kSiluGate ? "[experts on this rank, 2 * inner, hidden]"
-                                                                         : "[experts on this rank, inner, hidden]",
-                  .device = place.device,
-                  .row_bytes = place.row_bytes});
-    refuse_overlap(call.tokens.out, call.up, "up");
+    call.up = check_weights(
+        args.up,
+        {.argument = "up",
+         .dtype = options.dtype,
+         .shape = {experts, up_width(options), options.hidden},
+         .shape_names = options.expert == ExpertKind::kSiluGate ? "[experts on this rank, 2 * inner, hidden]"
+                                                                : "[experts on this rank, inner, hidden]",
+         .place = place},
+        call.tokens.out);
   } else if (args.up) {
     throw InvalidArgument("up must not be given: experts of kind 'single' have no first projection");
   }
-  call.down = check_tensor(args.down, {.argument = "down",
-                                       .dtypes = {options.dtype},
-                                       .shape = {experts, options.hidden, options.inner},
-                                       .shape_names = "[experts on this rank, hidden, inner]",
-                                       .device = place.device,
-                                       .row_bytes = place.row_bytes});
+  call.down = check_weights(args.down,
+                            {.argument = "down",
+                             .dtype = options.dtype,
+                             .shape = {experts, options.hidden, options.inner},
+                             .shape_names = "[experts on this rank, hidden, inner]",
+                             .place = place},
+                            call.tokens.out);
   refuse_overlap(call.tokens.out, call.x, "x");
-  refuse_overlap(call.tokens.out, call.down, "down");
   return call;
 }
 

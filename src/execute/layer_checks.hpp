@@ -15,7 +15,8 @@ EngineOptions engine_options(const LayerOptions& options, uint64_t first_epoch);
 inline bool has_first_projection(const LayerOptions& options) { return options.expert != ExpertKind::kSingle; }
 
 struct CheckedCall {
-  TensorView x, up, down;
+  TensorView x;
+  WeightsView up, down;
   TokenTensors tokens;
   RunMode mode;
 };

@@ -61,16 +61,16 @@ CheckedRun check_run(const SessionOptions& options, int32_t rank, const PlanData
     throw InvalidArgument(
         text("rows must hold the plan's ", plan.rows, " rows, got [", run.rows.shape[0], ", ", run.rows.shape[1], "]"));
   }
-  run.weights = check_tensor(args.weights, {.argument = "weights",
-                                            .dtypes = {options.dtype},
-                                            .shape = {options.placement.experts_on(rank), options.n, options.k},
-                                            .shape_names = "[experts on this rank, N, K]",
-                                            .device = place.device,
-                                            .row_bytes = place.row_bytes});
   run.tokens = check_tokens(args.topk_ids, args.topk_weights, args.out, options.dtype, options.top_k,
                             options.max_tokens, options.n, rank, place);
   refuse_overlap(run.tokens.out, run.rows, "rows");
-  refuse_overlap(run.tokens.out, run.weights, "weights");
+  run.weights = check_weights(args.weights,
+                              {.argument = "weights",
+                               .dtype = options.dtype,
+                               .shape = {options.placement.experts_on(rank), options.n, options.k},
+                               .shape_names = "[experts on this rank, N, K]",
+                               .place = place},
+                              run.tokens.out);
   return run;
 }
 

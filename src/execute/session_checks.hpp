@@ -13,7 +13,8 @@ SessionOptions checked(SessionOptions options, const Transport& transport);
 EngineOptions engine_options(const SessionOptions& options, uint64_t first_epoch);
 
 struct CheckedRun {
-  TensorView rows, weights;
+  TensorView rows;
+  WeightsView weights;
   TokenTensors tokens;
   RunMode mode;
 };

@@ -189,60 +189,101 @@ TILEOVERLAP_HD inline int32_t host_of(const int32_t* expert_begin, int32_t world
   return last_not_above(expert, world, [=](int32_t rank) { return int64_t{expert_begin[rank]}; });
 }
 
+// Arguments are not negative. On the device a 64-bit division costs several of 32 bits.
+TILEOVERLAP_HD constexpr int32_t ceil_div32(int32_t a, int32_t b) {
+  return static_cast<int32_t>((static_cast<uint32_t>(a) + static_cast<uint32_t>(b) - 1) / static_cast<uint32_t>(b));
+}
+
 // How one run is cut, as in cut_segments and build_pieces, with every segment and piece found by its number: one band
 // at the head of the schedule, `body` bands in segments of bands_per_segment, one band at the tail of the schedule.
+// A run has less than 2^31 rows, so what counts inside it is 32-bit.
 struct RunCut {
-  int64_t row_begin, row_end;
-  int64_t tile_m, bands_per_segment, piece_rows;
-  int64_t first_band, head, body, segments;
+  int64_t row_begin, first_band;
+  int32_t row_count, tile_m, bands_per_segment, piece_rows;
+  int32_t head, body, segments;
 
   // The run must hold a row.
   TILEOVERLAP_HD static RunCut of(const RunToSend& run, bool first, bool last, const PlanOptions& options,
                                   int64_t piece_rows) {
     RunCut cut{.row_begin = run.row_begin,
-               .row_end = run.row_begin + run.row_count,
+               .first_band = run.row_begin / options.tile_m,
+               .row_count = run.row_count,
                .tile_m = options.tile_m,
                .bands_per_segment = options.bands_per_segment,
-               .piece_rows = piece_rows,
-               .first_band = run.row_begin / options.tile_m,
+               .piece_rows = static_cast<int32_t>(min64(piece_rows, run.row_count)),
                .head = first ? 1 : 0,
                .body = 0,
                .segments = 0};
-    const int64_t rest = (cut.row_end - 1) / cut.tile_m - cut.first_band + 1 - cut.head;
-    const int64_t tail = last && rest > 0 ? 1 : 0;
+    const int32_t rest = cut.band_of(run.row_count - 1) + 1 - cut.head;
+    const int32_t tail = last && rest > 0 ? 1 : 0;
     cut.body = rest - tail;
-    cut.segments = cut.head + ceil_div(cut.body, cut.bands_per_segment) + tail;
+    cut.segments = cut.head + ceil_div32(cut.body, cut.bands_per_segment) + tail;
     return cut;
   }
 
-  TILEOVERLAP_HD int64_t segment_begin(int64_t segment) const {
-    if (segment == 0) return row_begin;
-    if (segment == segments) return row_end;
-    return (first_band + head + min64((segment - head) * bands_per_segment, body)) * tile_m;
+  // Band of a row, both counted from the run's first.
+  TILEOVERLAP_HD int32_t band_of(int32_t row) const {
+    const auto skipped = static_cast<uint32_t>(row_begin - first_band * tile_m);
+    return static_cast<int32_t>((skipped + static_cast<uint32_t>(row)) / static_cast<uint32_t>(tile_m));
   }
-  TILEOVERLAP_HD int64_t pieces_of(int64_t segment) const {
-    return ceil_div(segment_begin(segment + 1) - segment_begin(segment), piece_rows);
-  }
-  // Of a segment that is neither the first nor one of the last two: these are whole.
-  TILEOVERLAP_HD int64_t pieces_of_whole() const { return ceil_div(bands_per_segment * tile_m, piece_rows); }
-
-  TILEOVERLAP_HD int64_t pieces_before(int64_t segment) const {
+  // Counted from the run's first row.
+  TILEOVERLAP_HD int32_t segment_begin(int32_t segment) const {
     if (segment == 0) return 0;
-    const int64_t whole = max64(0, min64(segment - 1, segments - 3));
-    int64_t pieces = pieces_of(0) + whole * pieces_of_whole();
-    for (int64_t other = whole + 1; other < segment; ++other) pieces += pieces_of(other);  // two at most
+    if (segment == segments) return row_count;
+    const int64_t bands = head + min64(static_cast<int64_t>(segment - head) * bands_per_segment, body);
+    return static_cast<int32_t>((first_band + bands) * tile_m - row_begin);
+  }
+  TILEOVERLAP_HD int32_t pieces_of(int32_t segment) const {
+    return ceil_div32(segment_begin(segment + 1) - segment_begin(segment), piece_rows);
+  }
+  // Segments that are neither the first nor one of the last two: they are all alike.
+  TILEOVERLAP_HD int32_t whole_segments() const { return segments > 3 ? segments - 3 : 0; }
+  TILEOVERLAP_HD int32_t pieces_of_whole() const {
+    const int64_t rows = min64(static_cast<int64_t>(bands_per_segment) * tile_m, row_count);
+    return ceil_div32(static_cast<int32_t>(rows), piece_rows);
+  }
+
+  TILEOVERLAP_HD int32_t pieces_before(int32_t segment) const {
+    if (segment == 0) return 0;
+    const int32_t whole = segment - 1 < whole_segments() ? segment - 1 : whole_segments();
+    int32_t pieces = pieces_of(0) + whole * pieces_of_whole();
+    for (int32_t other = whole + 1; other < segment; ++other) pieces += pieces_of(other);  // two at most
     return pieces;
   }
-  TILEOVERLAP_HD int64_t pieces() const { return pieces_before(segments); }
+  TILEOVERLAP_HD int32_t pieces() const { return pieces_before(segments); }
 
-  TILEOVERLAP_HD int64_t segment_of(int64_t piece) const {
-    const int64_t first = pieces_of(0);
+  TILEOVERLAP_HD int32_t segment_of(int32_t piece) const {
+    const int32_t first = pieces_of(0);
     if (piece < first) return 0;
-    int64_t segment = 1 + max64(0, min64((piece - first) / pieces_of_whole(), segments - 3));
-    while (piece >= pieces_before(segment) + pieces_of(segment)) ++segment;  // once at most
+    const int32_t whole = (piece - first) / pieces_of_whole();
+    int32_t segment = 1 + (whole < whole_segments() ? whole : whole_segments());
+    while (piece >= pieces_before(segment + 1)) ++segment;  // once at most
     return segment;
   }
 };
+
+// The fingerprint of plan.cpp: `hash` with more words, none negative, added. Not inlined: seven copies of it would not
+// fit in the instruction cache.
+__attribute__((noinline)) TILEOVERLAP_HD inline uint64_t add_words(uint64_t hash, const int32_t* words, int32_t count) {
+  // (hash ^ word) * 0x100000001b3 in halves: only in the lower one does a word wait for the word before it.
+  constexpr uint32_t kPrime = 0x1b3;
+  auto low = static_cast<uint32_t>(hash), high = static_cast<uint32_t>(hash >> 32);
+  const auto add = [&](int32_t word) {
+    low ^= static_cast<uint32_t>(word);
+    const uint64_t product = static_cast<uint64_t>(low) * kPrime;
+    high = high * kPrime + (low << 8) + static_cast<uint32_t>(product >> 32);
+    low = static_cast<uint32_t>(product);
+  };
+  constexpr int32_t kAhead = 16;  // loads in flight
+  int32_t begin = 0;
+  for (; begin + kAhead <= count; begin += kAhead) {
+    int32_t ahead[kAhead];
+    for (int32_t i = 0; i < kAhead; ++i) ahead[i] = words[begin + i];
+    for (int32_t i = 0; i < kAhead; ++i) add(ahead[i]);
+  }
+  for (; begin < count; ++begin) add(words[begin]);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
 
 struct Steps {
   const PlannerInput& in;
@@ -472,47 +513,33 @@ struct Steps {
       const int32_t at = last_not_above(number, run_count(), [&](int32_t run) { return work.sent[run].pieces; });
       const RunToSend run = work.runs[at];
       const RunCut parts = cut(at, run);
-      const int64_t in_run = number - work.sent[at].pieces;
-      const int64_t segment = parts.segment_of(in_run);
-      const int64_t row = parts.segment_begin(segment) + (in_run - parts.pieces_before(segment)) * in.piece_rows;
-      const int64_t rows = min64(in.piece_rows, parts.segment_begin(segment + 1) - row);
-      plan.pieces[number] = {.first_band = static_cast<int32_t>(row / in.options.tile_m),
-                             .last_band = static_cast<int32_t>((row + rows - 1) / in.options.tile_m),
+      const auto in_run = static_cast<int32_t>(number - work.sent[at].pieces);
+      const int32_t segment = parts.segment_of(in_run);
+      const int32_t row = parts.segment_begin(segment) + (in_run - parts.pieces_before(segment)) * parts.piece_rows;
+      const auto rows = static_cast<int32_t>(min64(parts.piece_rows, parts.segment_begin(segment + 1) - row));
+      plan.pieces[number] = {.first_band = static_cast<int32_t>(parts.first_band) + parts.band_of(row),
+                             .last_band = static_cast<int32_t>(parts.first_band) + parts.band_of(row + rows - 1),
                              .peer = run.owner,
-                             .segment = static_cast<int32_t>(work.sent[at].segments + segment),
+                             .segment = static_cast<int32_t>(work.sent[at].segments) + segment,
                              .expert = run.expert,
-                             .row_count = static_cast<int32_t>(rows),
-                             .row_begin = row,
-                             .remote_row = run.remote_row + (row - run.row_begin)};
+                             .row_count = rows,
+                             .row_begin = run.row_begin + row,
+                             .remote_row = run.remote_row + row};
     }
   }
 
-  // The fingerprint of make_plan is a chain: a thread that has little else to do adds a share of the words in each
-  // step, so that it hardly costs time.
+  // The fingerprint is a chain of multiplications, and the longest one here: one thread adds a share of the words in
+  // each step, beside what the others do.
   static constexpr int32_t kShares = 7;
   TILEOVERLAP_HD void add_fingerprint(int32_t share) const {
-    uint64_t hash = share == 0 ? 0xcbf29ce484222325u : work.notes->fingerprint;
-    const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3u; };
-    const auto add_all = [&](const int32_t* values, int32_t count) {
-      constexpr int32_t kAhead = 16;  // loads in flight
-      int32_t i = 0;
-      for (; i + kAhead <= count; i += kAhead) {
-        int32_t ahead[kAhead];
-        for (int32_t j = 0; j < kAhead; ++j) ahead[j] = values[i + j];
-        for (int32_t j = 0; j < kAhead; ++j) add(ahead[j]);
-      }
-      for (; i < count; ++i) add(values[i]);
-    };
-    if (share == 0) add_all(in.expert_begin, in.world + 1);
-    const auto begin_of = [&](int32_t at) {
-      return static_cast<int32_t>(static_cast<int64_t>(in.world) * at / kShares);
-    };
-    for (int32_t owner = begin_of(share); owner < begin_of(share + 1); ++owner) add_all(counts_of(owner), in.experts);
+    constexpr uint64_t kFirst = 0xcbf29ce484222325u;
+    uint64_t hash = share == 0 ? add_words(kFirst, in.expert_begin, in.world + 1) : work.notes->fingerprint;
+    const auto begin_of = [&](int32_t at) { return static_cast<int32_t>(int64_t{in.world} * at / kShares); };
+    const int32_t end = begin_of(share + 1);
+    for (int32_t owner = begin_of(share); owner < end; ++owner) hash = add_words(hash, counts_of(owner), in.experts);
     if (share == kShares - 1) {
-      add(in.n);
-      add(in.options.tile_m);
-      add(in.options.tile_n);
-      add(static_cast<int64_t>(in.options.layout));
+      const int32_t last[] = {in.n, in.options.tile_m, in.options.tile_n, static_cast<int32_t>(in.options.layout)};
+      hash = add_words(hash, last, 4);
       hash ^= hash >> 32;
       if (hash == 0) hash = 1;
     }

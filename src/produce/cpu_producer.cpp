@@ -16,12 +16,12 @@ template <class T>
 void compute_tile(const ProduceTask& task, const TileBox& box, int64_t expert_index, ProducerScratch& scratch) {
   Operands<T> operands{.rows = reinterpret_cast<const T*>(task.rows),
                        .row_stride = task.row_stride,
-                       .weights = reinterpret_cast<const T*>(task.weights) + expert_index * task.expert_stride,
-                       .weight_stride = task.weight_stride,
+                       .weights = reinterpret_cast<const T*>(task.weights->matrix(expert_index, task.dtype)),
+                       .weight_stride = task.weights->row_stride,
                        .k = task.k};
   tile_product(operands, box.row_begin, box.row_count, box.column_begin, box.column_count, true, scratch.first);
   if (task.activation == ExpertKind::kSiluGate) {
-    operands.weights += task.n * task.weight_stride;  // the up half lies behind the gate half
+    operands.weights += task.n * task.weights->row_stride;  // the up half lies behind the gate half
     scratch.second.rows.swap(scratch.first.rows);
     tile_product(operands, box.row_begin, box.row_count, box.column_begin, box.column_count, false, scratch.second);
     scratch.second.rows.swap(scratch.first.rows);

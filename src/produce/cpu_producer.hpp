@@ -9,7 +9,7 @@
 #include "execute/disorder.hpp"
 #include "execute/recorder.hpp"
 #include "produce/cpu_gemm.hpp"
-#include "tileoverlap/execute/moe_layer.hpp"
+#include "produce/weights_view.hpp"
 #include "tileoverlap/plan/plan.hpp"
 
 namespace tileoverlap {
@@ -47,10 +47,9 @@ struct ProducerScratch {
 struct ProduceTask {
   const PlanData* plan;
   DType dtype;
-  const std::byte* rows;     // [plan->rows, k]
-  int64_t row_stride;        // elements
-  const std::byte* weights;  // [experts on this rank, n or 2 n, k]
-  int64_t expert_stride, weight_stride;
+  const std::byte* rows;       // [plan->rows, k]
+  int64_t row_stride;          // elements
+  const WeightsView* weights;  // [n or 2 n, k] an expert
   int64_t k, n;
   ExpertKind activation = ExpertKind::kSingle;  // kSingle: none
   std::byte* output;                            // [plan->rows, n], contiguous

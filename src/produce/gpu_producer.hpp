@@ -11,7 +11,7 @@
 
 #include "plan/device_plan.hpp"
 #include "tileoverlap/core/dtype.hpp"
-#include "tileoverlap/execute/moe_layer.hpp"
+#include "tileoverlap/produce/expert_kind.hpp"
 
 namespace tileoverlap {
 
@@ -33,7 +33,7 @@ struct PublishTask {
 // The weights of the rank's experts, each [n, k]: one tensor, or a table that GpuProducer::encode_table filled.
 struct ExpertWeights {
   const void* tensor = nullptr;  // [experts, n, k], or
-  int64_t expert_stride = 0;     // elements
+  int64_t expert_stride = 0;     // elements; for gated kernels 2 * n * row_stride, else a table is needed
   int64_t row_stride = 0;        // elements
   const void* table = nullptr;   // in device memory, one entry an expert
 };

@@ -4,8 +4,8 @@
 //
 //   gpu_bench [--json FILE] [--dtype bfloat16|float16] [--tile MxN] [--only producer|operator] [--repetitions N]
 //
-// Times are medians over repetitions of events around each launch, inputs random, after warm-up. TFLOP/s count valid
-// rows only. bound = (gemm + copy) / max(gemm, copy); reached = max(gemm, copy) / overlapped.
+// Times are medians over repetitions of events around each launch, variants in turn, inputs random, after warm-up.
+// TFLOP/s count valid rows only. bound = (gemm + copy) / max(gemm, copy); reached = max(gemm, copy) / overlapped.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -54,11 +54,6 @@ struct Shape {
   int64_t rows, k, n;  // rows of all experts
   int32_t experts;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // One rank with everything that its operator needs. Rank 0 of four; it hosts all experts, and each rank owns a quarter
 // of every expert's copies.
@@ -126,7 +121,6 @@ class LoopBack {
   int32_t sms() const { return sms_; }
   double flops() const { return flops_; }
   int64_t shipped_bytes() const { return shipped_bytes_; }
-  std::string kernel() const { return producer_->name(); }
 
   void begin() { begin_call(world(), nullptr, stream_.get()); }
   void produce(int32_t ctas, bool flags) {
@@ -171,33 +165,44 @@ class LoopBack {
     ship(comm_sms, stream_.get());
   }
 
-  // Median and the two deciles, in microseconds, of `body`; `before` runs untimed.
+  // Median and the two deciles in microseconds.
   struct Time {
     double median, p10, p90;
   };
-  Time time(const std::function<void()>& before, const std::function<void()>& body) {
+  struct Variant {
+    std::function<void()> before;  // not timed
+    std::function<void()> body;
+  };
+  // Variants in turn within each repetition, so that all meet the GPU in the same state.
+  std::vector<Time> time(const std::vector<Variant>& variants) {
     cudaEvent_t begin = nullptr, end = nullptr;
     cuda_check(cudaEventCreate(&begin), "event");
     cuda_check(cudaEventCreate(&end), "event");
-    std::vector<double> times;
+    std::vector<std::vector<double>> times(variants.size());
     constexpr int kWarmUp = 10;
     for (int i = 0; i < kWarmUp + options_.repetitions; ++i) {
-      before();
-      cuda_check(cudaEventRecord(begin, stream_.get()), "event");
-      body();
-      cuda_check(cudaEventRecord(end, stream_.get()), "event");
-      cuda_check(cudaEventSynchronize(end), "running");
-      float milliseconds = 0;
-      cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "time");
-      if (i >= kWarmUp) times.push_back(1e3 * static_cast<double>(milliseconds));
-    }
-    if (reinterpret_cast<const Status*>(status_.host())->failed != 0) {
-      throw WaitTimeout(reinterpret_cast<const Status*>(status_.host())->record, 0);
+      for (size_t v = 0; v < variants.size(); ++v) {
+        variants[v].before();
+        cuda_check(cudaEventRecord(begin, stream_.get()), "event");
+        variants[v].body();
+        cuda_check(cudaEventRecord(end, stream_.get()), "event");
+        cuda_check(cudaEventSynchronize(end), "running");
+        float milliseconds = 0;
+        cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "time");
+        if (i >= kWarmUp) times[v].push_back(1e3 * static_cast<double>(milliseconds));
+      }
     }
     cuda_check(cudaEventDestroy(begin), "event");
     cuda_check(cudaEventDestroy(end), "event");
-    std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
+    if (reinterpret_cast<const Status*>(status_.host())->failed != 0) {
+      throw WaitTimeout(reinterpret_cast<const Status*>(status_.host())->record, 0);
+    }
+    std::vector<Time> result;
+    for (auto& values : times) {
+      std::sort(values.begin(), values.end());
+      result.push_back({values[values.size() / 2], values[values.size() / 10], values[values.size() * 9 / 10]});
+    }
+    return result;
   }
 
   // Bytes that differ between the output rows and where they were shipped.
@@ -293,54 +298,54 @@ class Report {
 
 void bench_producer(const Options& options, const Shape& shape, Report& report) {
   LoopBack rank(options, shape, 8, 1);
-  const auto nothing = [&] { rank.begin(); };
-  const auto with = rank.time(nothing, [&] { rank.produce(rank.sms(), true); });
-  const auto without = rank.time(nothing, [&] { rank.produce(rank.sms(), false); });
-  const auto part = rank.time(nothing, [&] { rank.produce(rank.sms() - 12, true); });
+  constexpr int32_t kSpared = 12;
+  const auto begin = [&] { rank.begin(); };
+  const auto times = rank.time({{begin, [&] { rank.produce(rank.sms(), true); }},
+                                {begin, [&] { rank.produce(rank.sms(), false); }},
+                                {begin, [&] { rank.produce(rank.sms() - kSpared, true); }}});
   const auto rate = [&](double us) { return rank.flops() / us * 1e-6; };
   report.row("producer", {{"rows", static_cast<double>(shape.rows)},
                           {"experts", shape.experts},
                           {"k", static_cast<double>(shape.k)},
                           {"n", static_cast<double>(shape.n)},
-                          {"flags_us", with.median},
-                          {"flags_p10_us", with.p10},
-                          {"flags_p90_us", with.p90},
-                          {"flags_tflops", rate(with.median)},
-                          {"plain_tflops", rate(without.median)},
-                          {"minus12_tflops", rate(part.median)}});
+                          {"flags_us", times[0].median},
+                          {"flags_p10_us", times[0].p10},
+                          {"flags_p90_us", times[0].p90},
+                          {"flags_tflops", rate(times[0].median)},
+                          {"plain_tflops", rate(times[1].median)},
+                          {"minus12_tflops", rate(times[2].median)}});
 }
 
 void bench_operator(const Options& options, const Shape& shape, Report& report) {
   LoopBack rank(options, shape, 8, 1);
   const auto begin = [&] { rank.begin(); };
-  const auto gemm = rank.time(begin, [&] { rank.produce(rank.sms(), true); });
   for (const int32_t comm_sms : {8, 10, 12, 14, 16}) {
-    const auto part = rank.time(begin, [&] { rank.produce(rank.sms() - comm_sms, true); });
-    const auto copy = rank.time(
-        [&] {
-          rank.begin();
-          rank.produce(rank.sms(), true);
-        },
-        [&] { rank.ship(comm_sms); });
-    const auto serial = rank.time(begin, [&] { rank.serial(comm_sms); });
-    const auto overlapped = rank.time(begin, [&] { rank.overlapped(comm_sms); });
-    const double larger = std::max(gemm.median, copy.median), sum = gemm.median + copy.median;
+    const auto times = rank.time({{begin, [&] { rank.produce(rank.sms(), true); }},
+                                  {begin, [&] { rank.produce(rank.sms() - comm_sms, true); }},
+                                  {[&] {
+                                     rank.begin();
+                                     rank.produce(rank.sms(), true);
+                                   },
+                                   [&] { rank.ship(comm_sms); }},
+                                  {begin, [&] { rank.serial(comm_sms); }},
+                                  {begin, [&] { rank.overlapped(comm_sms); }}});
+    const double gemm = times[0].median, copy = times[2].median, overlapped = times[4].median;
     report.row("operator", {{"rows", static_cast<double>(shape.rows)},
                             {"experts", shape.experts},
                             {"k", static_cast<double>(shape.k)},
                             {"n", static_cast<double>(shape.n)},
                             {"comm_sms", comm_sms},
-                            {"gemm_us", gemm.median},
-                            {"part_us", part.median},
-                            {"copy_us", copy.median},
-                            {"copy_gbs", static_cast<double>(rank.shipped_bytes()) / copy.median * 1e-3},
-                            {"serial_us", serial.median},
-                            {"overlapped_us", overlapped.median},
-                            {"p10_us", overlapped.p10},
-                            {"p90_us", overlapped.p90},
-                            {"over_serial", serial.median / overlapped.median},
-                            {"bound", sum / larger},
-                            {"reached", larger / overlapped.median},
+                            {"gemm_us", gemm},
+                            {"part_us", times[1].median},
+                            {"copy_us", copy},
+                            {"copy_gbs", static_cast<double>(rank.shipped_bytes()) / copy * 1e-3},
+                            {"serial_us", times[3].median},
+                            {"overlapped_us", overlapped},
+                            {"p10_us", times[4].p10},
+                            {"p90_us", times[4].p90},
+                            {"over_serial", times[3].median / overlapped},
+                            {"bound", (gemm + copy) / std::max(gemm, copy)},
+                            {"reached", std::max(gemm, copy) / overlapped},
                             {"wrong_bytes", static_cast<double>(rank.wrong_bytes())}});
   }
 }

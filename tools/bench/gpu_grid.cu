@@ -210,7 +210,6 @@ class Bed {
   }
 
   int64_t copies() const { return shape_.tokens * shape_.top_k; }
-  const Placement& placement() const { return placement_; }
 
   std::vector<std::unique_ptr<Session>> prepare(int32_t comm_sms, const PlanOptions& plan) {
     std::vector<std::unique_ptr<Session>> sessions;
@@ -314,7 +313,8 @@ class Bed {
       cuda_check(cudaMemcpy(gates.data(), gates_[r].data(), gates_[r].bytes(), cudaMemcpyDeviceToHost), "gates");
       for (size_t i = 0; i < kSamples / kWorld; ++i) {
         const auto token = static_cast<int64_t>(random() % static_cast<uint64_t>(shape_.tokens));
-        Sample sample{.out = elements(outs_[r]) + token * shape_.n, .copies = 0};
+        Sample sample{};
+        sample.out = elements(outs_[r]) + token * shape_.n;
         for (int32_t slot = 0; slot < shape_.top_k; ++slot) {
           const auto copy = static_cast<size_t>(token * shape_.top_k + slot);
           if (index.peer[copy] < 0) continue;

@@ -22,7 +22,7 @@ function(tileoverlap_stage_test stage)
   target_link_libraries(${target} PRIVATE tileoverlap_test_support GTest::gmock GTest::gtest_main)
   tileoverlap_own_code(${target})
   # The library does the work; optimising the tests as far would cost a third more of their compile time.
-  target_compile_options(${target} PRIVATE -O1)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   # PRE_TEST: cases are listed when ctest starts, so that a build neither runs a test binary nor waits for it.
   gtest_discover_tests(
     ${target}

@@ -22,7 +22,9 @@ class TILEOVERLAP_API Calls {
   // Throws WaitTimeout if a call has failed; from then on nothing can be run. Does not wait.
   virtual void check() = 0;
   virtual int32_t rank() const = 0;
-  virtual uint64_t epoch() const = 0;  // of the last call that has begun; refused calls do not count
+  // Of the last call that has begun. Calls of a layer that are refused count on a GPU, which learns of a refusal too
+  // late, and do not on the CPU.
+  virtual uint64_t epoch() const = 0;
   virtual SizeReport sizes() const = 0;
   // Of the last completed call, where the options' record_timeline is set. Call after synchronize().
   virtual Timeline timeline() const = 0;

@@ -45,8 +45,13 @@ TILEOVERLAP_API std::string why_no_cuda_device();
 // For a transport whose memory lies on a GPU. Sessions take bfloat16 and float16; all tensors must lie on the rank's
 // device, with rows that start at multiples of 16 bytes. Work goes to the stream of each call (RunArgs::stream,
 // LayerArgs::stream): the call returns when it is launched, `out` is ready when the stream has reached its end, and
-// nothing in it waits for the host. Only the first call of a session waits on the host, until all ranks have prepared.
-// Results do not depend on the options. Errors: InvalidArgument, and Error for what the driver says.
+// nothing in it waits for the host. The host waits in two cases: in the first call of a session, until all ranks have
+// prepared, and when the plans of more than four calls of a session have not reached the GPU yet.
+// Ids lie on the GPU and are found bad there. A session skips such copies, as it does -1, and synchronize() throws
+// InvalidArgument once; a layer's call is refused on all ranks, as where forward() throws.
+// Several ranks on one device need streams that do not queue behind each other: set CUDA_DEVICE_MAX_CONNECTIONS=32
+// before the process starts CUDA. Without it they may wait for each other up to the limit. Results do not depend on the
+// options. Errors: InvalidArgument, and Error for what the driver says.
 TILEOVERLAP_API std::unique_ptr<Executor> make_cuda_executor(std::shared_ptr<Transport> transport,
                                                              const CudaOptions& options = {});
 

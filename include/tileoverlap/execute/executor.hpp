@@ -15,6 +15,7 @@
 #include "tileoverlap/execute/run_mode.hpp"
 #include "tileoverlap/plan/capacity.hpp"
 #include "tileoverlap/plan/plan.hpp"
+#include "tileoverlap/produce/weights.hpp"
 #include "tileoverlap/transport/transport.hpp"
 
 namespace tileoverlap {
@@ -35,7 +36,7 @@ struct SessionOptions {
 // The tensors of one run on one rank. All borrowed until the run has completed.
 struct RunArgs {
   TensorArg rows = {};      // [rows, K] in the plan's row order, at least plan->rows rows; padding may hold anything
-  TensorArg weights = {};   // [experts on this rank, N, K]
+  WeightsArg weights = {};  // [experts on this rank, N, K], or [N, K] an expert
   TensorArg topk_ids = {};  // [T, k] int32 or int64, -1 = no copy
   TensorArg topk_weights = {};  // [T, k] float32
   TensorArg out = {};           // [T, N]: written; tokens without a copy become zero

@@ -12,19 +12,11 @@
 #include "tileoverlap/execute/run_mode.hpp"
 #include "tileoverlap/plan/capacity.hpp"
 #include "tileoverlap/plan/plan.hpp"
+#include "tileoverlap/produce/expert_kind.hpp"
+#include "tileoverlap/produce/weights.hpp"
 #include "tileoverlap/routing/placement.hpp"
 
 namespace tileoverlap {
-
-// What an expert computes from a row x, with down [hidden, inner]:
-enum class ExpertKind : int32_t {
-  kSingle,    // down x, x of width inner
-  kGelu,      // down gelu(up x): up [inner, hidden], the exact (erf) GELU
-  kSiluGate,  // down (silu(gate x) * (up x)): `up` holds both, [2 * inner, hidden], gate first
-};
-
-TILEOVERLAP_API const char* name(ExpertKind kind);  // "single", "gelu", "silu_gate"
-TILEOVERLAP_API ExpertKind parse_expert_kind(const std::string& text);
 
 struct LayerOptions {
   Placement placement = Placement::even(1, 1);
@@ -45,8 +37,8 @@ struct LayerArgs {
   TensorArg x = {};             // [T, width of x]
   TensorArg topk_ids = {};      // [T, k] int32 or int64, -1 = no copy
   TensorArg topk_weights = {};  // [T, k] float32
-  TensorArg up = {};            // [experts on this rank, inner or 2 * inner, hidden]; none for kSingle
-  TensorArg down = {};          // [experts on this rank, hidden, inner]
+  WeightsArg up = {};           // [experts on this rank, inner or 2 * inner, hidden]; none for kSingle
+  WeightsArg down = {};         // [experts on this rank, hidden, inner]; both also as one tensor an expert
   TensorArg out = {};           // [T, hidden]: written; tokens without a copy become zero
   RunMode mode = RunMode::kOverlapped;
   void* stream = nullptr;  // as in RunArgs

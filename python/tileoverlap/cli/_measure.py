@@ -15,18 +15,15 @@ import numpy.typing as npt
 from tileoverlap import reference
 from tileoverlap._calls import MODES
 from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
+from tileoverlap.cli._machine import Machine, Values
 from tileoverlap.cli._workload import Workload
-from tileoverlap.cpu_executor import CpuExecutor
 from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.progress import Progress
 from tileoverlap.timeline import Timeline, overlap_times
-from tileoverlap.transport import World
 
 __all__ = ["ELEMENT_BYTES", "Case", "Measured", "OperatorTimes", "measure"]
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-Values = Any  # a float array or a Bf16Array
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,7 @@ class Case:
     dtype: str
     expert: str
     plan: dict[str, Any]
-    producer_threads: int
-    consumer_threads: int
+    machine: Machine
     iterations: int
     timeout_s: float
 
@@ -78,6 +74,8 @@ class Measured:
     comparison: reference.Comparison
     timelines: list[Timeline]
     """Of the last overlapped call, by rank."""
+    facts: dict[str, Any]
+    """Of the machine that ran."""
 
     def median_ms(self, mode: str, what: str) -> float:
         values: list[int] = getattr(self.times[mode], what)
@@ -114,16 +112,19 @@ def measure(case: Case) -> Measured:
             expert=case.expert,
         )
         progress.step("layer")
+        weights = [_weights_of(case, data, rank) for rank in range(world)]
         result = Measured(
             {mode: OperatorTimes() for mode in MODES},
             True,
             reference.Comparison(0.0, 0.0, True),
             [],
+            case.machine.facts(layers),
         )
         for iteration in range(case.iterations + 1):
             bits = {}
             for mode in MODES:
-                out = _run(case, layers, data, iteration, mode, result if iteration else None)
+                times = result.times[mode] if iteration else None
+                out = _run(case, layers, _inputs(case, data, weights, iteration), mode, times)
                 moved = [np.roll(part, iteration, axis=0) for part in wanted]
                 result.comparison = _worse(
                     result.comparison, reference.compare(out, moved, case.dtype)
@@ -169,14 +170,9 @@ class _Data:
 
 def _prepare(case: Case) -> list[MoeLayer]:
     placement = case.workload.placement
-    world = World(placement.world)
     most = max(len(part.ids) for part in case.workload.routed)
     return [
-        CpuExecutor(
-            transport,
-            producer_threads=case.producer_threads,
-            consumer_threads=case.consumer_threads,
-        ).prepare_layer(
+        executor.prepare_layer(
             placement=placement,
             dtype=case.dtype,
             expert=case.expert,
@@ -188,41 +184,54 @@ def _prepare(case: Case) -> list[MoeLayer]:
             record_timeline=True,
             **case.plan,
         )
-        for transport in world.transports
+        for executor in case.machine.executors(placement.world)
+    ]
+
+
+def _weights_of(case: Case, data: _Data, rank: int) -> dict[str, Any]:
+    """The weights of a rank's experts, as forward() takes them."""
+    experts = case.workload.placement.experts_of(rank)
+    mine = slice(experts.start, experts.stop)
+    put = case.machine.put
+    return {"up": None if data.up is None else put(data.up[mine]), "down": put(data.down[mine])}
+
+
+def _inputs(
+    case: Case, data: _Data, weights: list[dict[str, Any]], iteration: int
+) -> list[dict[str, Any]]:
+    """All tensors of a call, by rank."""
+    put = case.machine.put
+    return [
+        {
+            "x": put(_roll(data.x[rank], iteration)),
+            "topk_ids": put(np.roll(part.ids, iteration, axis=0)),
+            "topk_weights": put(np.roll(part.weights, iteration, axis=0)),
+            "out": put(_not_a_number((len(part.ids), case.hidden), case.dtype)),
+            **weights[rank],
+        }
+        for rank, part in enumerate(case.workload.routed)
     ]
 
 
 def _run(
     case: Case,
     layers: list[MoeLayer],
-    data: _Data,
-    iteration: int,
+    inputs: list[dict[str, Any]],
     mode: str,
-    result: Measured | None,
+    times: OperatorTimes | None,
 ) -> list[Values]:
-    inputs = []
-    for rank, part in enumerate(case.workload.routed):
-        experts = case.workload.placement.experts_of(rank)
-        mine = slice(experts.start, experts.stop)
-        inputs.append(
-            {
-                "x": _roll(data.x[rank], iteration),
-                "topk_ids": np.roll(part.ids, iteration, axis=0),
-                "topk_weights": np.roll(part.weights, iteration, axis=0),
-                "up": None if data.up is None else data.up[mine],
-                "down": data.down[mine],
-                "out": _not_a_number((len(part.ids), case.hidden), case.dtype),
-            }
-        )
+    """One call of all ranks; the outputs."""
+    machine = case.machine
+    machine.settle()
     begin = time.perf_counter_ns()
-    for layer, tensors in zip(layers, inputs, strict=True):
-        layer.forward(**tensors, mode=mode)
+    for rank, layer in enumerate(layers):
+        layer.forward(**inputs[rank], **machine.keywords(rank), mode=mode)
     for layer in layers:
         layer.synchronize()
     elapsed = time.perf_counter_ns() - begin
-    if result is not None:
-        _record(result.times[mode], elapsed, layers)
-    return [tensors["out"] for tensors in inputs]
+    if times is not None:
+        _record(times, elapsed, layers)
+    return [machine.get(tensors["out"]) for tensors in inputs]
 
 
 def _record(times: OperatorTimes, elapsed: int, layers: list[MoeLayer]) -> None:

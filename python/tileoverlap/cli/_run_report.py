@@ -8,7 +8,6 @@ from tileoverlap import __version__
 from tileoverlap.cli._measure import ELEMENT_BYTES, Case, Measured
 from tileoverlap.cli._output import finite, size_text
 from tileoverlap.cli._workload import Workload
-from tileoverlap.cli.info import usable_cores
 from tileoverlap.plan import Plan
 from tileoverlap.reference import TOLERANCES
 
@@ -19,9 +18,8 @@ def make_report(case: Case, measured: Measured, plans: list[Plan]) -> dict[str, 
     limits = TOLERANCES[case.dtype]
     comparison = measured.comparison
     timeline_ratio, wall_ratio = measured.overlap_ratios()
-    threads = len(plans) * (1 + case.producer_threads + case.consumer_threads)
-    cores = usable_cores()
-    if threads > cores:
+    threads = measured.facts["threads"]
+    if threads is not None and threads["in_all"] > threads["cores"]:
         # The serial run's GEMM then waits for other ranks' threads too: not the GEMM alone.
         wall_ratio = None
     ranks = [_rank_report(case, plan) for plan in plans]
@@ -44,11 +42,7 @@ def make_report(case: Case, measured: Measured, plans: list[Plan]) -> dict[str, 
             "return_alone": measured.median_ms("serial", "after_gemm"),
             "return_not_hidden": measured.median_ms("overlapped", "after_gemm"),
         },
-        "threads": {
-            "a_rank": 1 + case.producer_threads + case.consumer_threads,
-            "in_all": threads,
-            "cores": cores,
-        },
+        **measured.facts,
         "overlap_ratio": {"timeline": finite(timeline_ratio), "wall": finite(wall_ratio)},
         "error": {
             "per_token": finite(comparison.per_token),
@@ -65,7 +59,7 @@ def make_report(case: Case, measured: Measured, plans: list[Plan]) -> dict[str, 
 def _options(case: Case) -> dict[str, Any]:
     workload: Workload = case.workload
     return {
-        "device": "cpu",
+        "device": case.machine.device,
         "ranks": workload.placement.world,
         "experts": workload.placement.experts,
         "top_k": workload.top_k,
@@ -79,8 +73,7 @@ def _options(case: Case) -> dict[str, Any]:
         "layout": case.plan["layout"],
         "bands_per_segment": case.plan["bands_per_segment"],
         "group": case.plan["group"],
-        "producer_threads": case.producer_threads,
-        "consumer_threads": case.consumer_threads,
+        **case.machine.options,
         "iterations": case.iterations,
         "seed": workload.seed,
     }
@@ -110,9 +103,10 @@ def _rank_report(case: Case, plan: Plan) -> dict[str, Any]:
 
 def print_report(report: dict[str, Any]) -> None:
     options, times, error = report["options"], report["times_ms"], report["error"]
-    tokens = sorted(set(options["tokens"]))
+    tokens, gpu = sorted(set(options["tokens"])), report["gpu"]
+    where = "the cpu" if gpu is None else f"cuda:{gpu['number']}"
     print(
-        f"{options['ranks']} ranks on the {options['device']}, {options['experts']} experts, "
+        f"{options['ranks']} ranks on {where}, {options['experts']} experts, "
         f"{'..'.join(map(str, tokens[:: max(1, len(tokens) - 1)]))} tokens a rank, "
         f"top-{options['top_k']}, "
         f"{options['routing']} routing"
@@ -122,6 +116,11 @@ def print_report(report: dict[str, Any]) -> None:
         f"{options['dtype']}, "
         f"{options['layout']} layout, tiles {options['tile'][0]} x {options['tile'][1]}"
     )
+    if gpu is not None:
+        print(
+            f"{gpu['name']}, {gpu['sms']} SMs, of these {gpu['sms_a_rank']} a rank, "
+            f"{gpu['comm_sms_a_rank']} of them ship rows; kernel {gpu['kernel']}"
+        )
     print()
     print(
         "rank  experts   copies     rows  padding  in tiles  segments  dispatched    returned    "
@@ -162,7 +161,7 @@ def print_report(report: dict[str, Any]) -> None:
     threads = report["threads"]
     if ratio["timeline"] is None:
         print("  n/a: no row travels between ranks")
-    elif threads["in_all"] > threads["cores"]:
+    elif threads is not None and threads["in_all"] > threads["cores"]:
         print(
             f"  {threads['in_all']} threads share {threads['cores']} cores: wall time says "
             "nothing, the timeline that it works, not what it gains"

@@ -13,6 +13,7 @@ import numpy as np
 
 from tileoverlap import __version__, _core
 from tileoverlap.cli._output import print_json
+from tileoverlap.cuda_executor import cuda_devices, why_no_cuda_device
 
 __all__ = ["add_parser"]
 
@@ -53,6 +54,7 @@ def collect() -> dict[str, Any]:
         "cpu": {"model": _cpu_model(), "cores": os.cpu_count(), "usable": usable_cores()},
         "memory_bytes": memory_bytes(),
         "cuda": _cuda(),
+        "gpus": _gpus(),
         "nvshmem": _wheels("nvidia-nvshmem-cu"),
         "torch": _version("torch"),
         "environment": {
@@ -102,6 +104,23 @@ def _wheels(prefix: str) -> dict[str, str]:
         if name and name.lower().startswith(prefix):
             found[name] = distribution.version
     return found
+
+
+def _gpus() -> dict[str, Any]:
+    """GPUs that the library can use, or why there is none."""
+    return {
+        "devices": [
+            {
+                "name": device.name,
+                "compute_capability": "{}.{}".format(*device.capability),
+                "sms": device.sms,
+                "memory_bytes": device.memory_bytes,
+                "tiles": [list(tile) for tile in device.tiles],
+            }
+            for device in cuda_devices()
+        ],
+        "why_none": why_no_cuda_device() or None,
+    }
 
 
 def _cuda() -> dict[str, Any]:
@@ -168,11 +187,24 @@ def _print(report: dict[str, Any]) -> None:
     ]
     if "error" in cuda:
         rows.append(("", cuda["error"]))
-    for number, device in enumerate(cuda["devices"]):
+    gpus = report["gpus"]
+    # Where the library has them, it says more of them than the driver.
+    for number, device in enumerate([] if gpus["devices"] else cuda["devices"]):
         rows.append(
             (
                 f"device {number}",
                 f"{device['name']}, {device['compute_capability']}, {device['sms']} SMs",
+            )
+        )
+    if gpus["why_none"] is not None:
+        rows.append(("gpu", f"none: {gpus['why_none']}"))
+    for number, device in enumerate(gpus["devices"]):
+        tiles = ", ".join(f"{m} x {n}" for m, n in device["tiles"])
+        rows.append(
+            (
+                f"gpu {number}",
+                f"{device['name']}, {device['compute_capability']}, {device['sms']} SMs, "
+                f"{device['memory_bytes'] / 2**30:.1f} GiB, tiles {tiles or 'none'}",
             )
         )
     wheels = ", ".join(f"{name} {version}" for name, version in report["nvshmem"].items())

@@ -24,7 +24,7 @@ from tileoverlap.cli._workload import (
     load_workload,
     plan_keywords,
 )
-from tileoverlap.cpu_executor import DTYPES
+from tileoverlap.executor import DTYPES
 from tileoverlap.plan import LAYOUTS, Plan, make_plan, tile_arrays
 from tileoverlap.progress import Progress
 

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from tileoverlap.capacity import size_report
+from tileoverlap.cli._cuda import CudaMachine, has_gpu
+from tileoverlap.cli._machine import CpuMachine, Machine
 from tileoverlap.cli._measure import ELEMENT_BYTES, Case, measure
 from tileoverlap.cli._output import OutputFile, print_json
 from tileoverlap.cli._parser import UsageError, choice, count, seconds
@@ -20,14 +22,13 @@ from tileoverlap.cli._workload import (
     load_workload,
     plan_keywords,
 )
-from tileoverlap.cpu_executor import DTYPES, EXPERT_KINDS
+from tileoverlap.executor import DTYPES, EXPERT_KINDS
 from tileoverlap.plan import make_plan
 from tileoverlap.timeline import to_chrome_trace
 
 __all__ = ["add_parser"]
 
-_DEVICES = ("cpu",)
-_MOST_THREADS = 4096
+_DEVICES = ("auto", "cpu", "cuda")
 
 
 def add_parser(commands: Any) -> None:
@@ -55,7 +56,11 @@ def add_parser(commands: Any) -> None:
         help="width between an expert's two projections",
     )
     parser.add_argument(
-        "--dtype", type=choice(DTYPES), default="float32", metavar="D", help=" or ".join(DTYPES)
+        "--dtype",
+        type=choice(DTYPES),
+        metavar="D",
+        help="float32 (cpu only, and the default there), bfloat16 (the default on a GPU) or "
+        "float16",
     )
     parser.add_argument(
         "--expert",
@@ -65,14 +70,28 @@ def add_parser(commands: Any) -> None:
         help=" or ".join(EXPERT_KINDS),
     )
     parser.add_argument(
-        "--device", type=choice(_DEVICES), default="cpu", metavar="D", help="where it runs: cpu"
+        "--device",
+        type=choice(_DEVICES),
+        default="auto",
+        metavar="D",
+        help="cpu, cuda (all ranks on one GPU), or auto: cuda where there is a GPU, else cpu",
     )
     add_plan_arguments(parser)
+    for threads in ("--producer-threads", "--consumer-threads"):
+        parser.add_argument(
+            threads, type=count(high=1024), metavar="N", help="a rank; cpu only, 1 unless given"
+        )
     parser.add_argument(
-        "--producer-threads", type=count(high=1024), default=1, metavar="N", help="a rank"
+        "--sms",
+        type=count(),
+        metavar="N",
+        help="SMs of a rank; cuda only, unless given the GPU's, shared evenly",
     )
     parser.add_argument(
-        "--consumer-threads", type=count(high=1024), default=1, metavar="N", help="a rank"
+        "--comm-sms",
+        type=count(),
+        metavar="N",
+        help="of these, SMs that ship rows; cuda only, one in eleven unless given",
     )
     parser.add_argument(
         "--iterations",
@@ -94,16 +113,16 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    machine, dtype = _choose_machine(options)
     workload = load_workload(options)
     case = Case(
         workload=workload,
         hidden=options.hidden,
         inner=options.inner,
-        dtype=options.dtype,
+        dtype=dtype,
         expert=options.expert,
         plan=plan_keywords(options),
-        producer_threads=options.producer_threads,
-        consumer_threads=options.consumer_threads,
+        machine=machine,
         iterations=options.iterations,
         timeout_s=options.timeout,
     )
@@ -130,16 +149,38 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if report["correct"] else 1
 
 
+def _choose_machine(options: argparse.Namespace) -> tuple[Machine, str]:
+    """Where it runs, and the dtype."""
+    if options.device == "cpu" or (options.device == "auto" and not has_gpu()):
+        _refuse_options(options, "cpu", ("sms", "comm_sms"))
+        return CpuMachine(options.producer_threads or 1, options.consumer_threads or 1), (
+            options.dtype or "float32"
+        )
+    _refuse_options(options, "cuda", ("producer_threads", "consumer_threads"))
+    machine = CudaMachine(options.sms, options.comm_sms)
+    dtype = options.dtype or machine.dtypes[0]
+    if dtype not in machine.dtypes:
+        raise UsageError(
+            f"argument --dtype: must be {' or '.join(machine.dtypes)} on this GPU, got '{dtype}' "
+            "(--device cpu takes all)"
+        )
+    return machine, dtype
+
+
+def _refuse_options(options: argparse.Namespace, device: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"argument --{name.replace('_', '-')}: has no meaning on the device {device}"
+            )
+
+
 def _check_size(case: Case) -> None:
     """Refuses what this machine cannot hold before anything is allocated."""
-    world = case.workload.placement.world
-    threads = world * (1 + case.producer_threads + case.consumer_threads)
-    if threads > _MOST_THREADS:
-        raise UsageError(
-            f"{world} ranks with these threads need {threads} threads, at most {_MOST_THREADS} are "
-            "run"
-        )
-    check_memory(_needed_bytes(case), "tensors and workspaces of these sizes")
+    case.machine.check_ranks(case.workload.placement.world)
+    need, what = _needed_bytes(case), "tensors and workspaces of these sizes"
+    check_memory(need, what)
+    case.machine.check_memory(need, what)
 
 
 def _needed_bytes(case: Case) -> int:

@@ -1,11 +1,9 @@
-#include "tileoverlap/execute/moe_layer.hpp"
+#include "tileoverlap/produce/expert_kind.hpp"
 
 #include "core/text.hpp"
 #include "tileoverlap/core/error.hpp"
 
 namespace tileoverlap {
-
-const char* name(RunMode mode) { return mode == RunMode::kSerial ? "serial" : "overlapped"; }
 
 const char* name(ExpertKind kind) {
   switch (kind) {

@@ -1,0 +1,108 @@
+"""W ranks that share one GPU, each on a stream of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tileoverlap.cli._device_arrays import find_device_arrays
+from tileoverlap.cli._machine import Machine, Values
+from tileoverlap.cli._output import size_text
+from tileoverlap.cli._parser import UsageError
+from tileoverlap.cuda_executor import CudaExecutor, cuda_devices, why_no_cuda_device
+from tileoverlap.executor import Executor
+from tileoverlap.moe_layer import MoeLayer
+from tileoverlap.transport import DeviceWorld
+
+__all__ = ["CudaMachine", "has_gpu"]
+
+_DEVICE = 0
+# A rank launches on two streams. Streams beyond the GPU's queues share them, and there a kernel of
+# one rank can stand behind a kernel that waits for it.
+_QUEUES = 32
+_MOST_RANKS = _QUEUES // 2
+
+
+def has_gpu() -> bool:
+    """Whether there is a GPU that the library can use."""
+    _ask_for_queues()
+    return bool(cuda_devices())
+
+
+def _ask_for_queues() -> None:
+    # Read by the driver when CUDA starts in this process.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_QUEUES))
+
+
+class CudaMachine(Machine):
+    """The first GPU."""
+
+    device = "cuda"
+
+    def __init__(self, sms: int | None, comm_sms: int | None) -> None:
+        """Raises UsageError where there is no GPU, or nothing that can hold tensors there."""
+        _ask_for_queues()
+        found = cuda_devices()
+        if not found:
+            raise UsageError(f"argument --device: no GPU can be used: {why_no_cuda_device()}")
+        self.options = {"sms": sms, "comm_sms": comm_sms}
+        self._gpu = found[_DEVICE]
+        self._arrays = find_device_arrays(_DEVICE)
+        self._streams: list[Any] = []
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """That tensors can have, the default first."""
+        return self._arrays.dtypes
+
+    def check_ranks(self, ranks: int) -> None:
+        if ranks > _MOST_RANKS:
+            raise UsageError(
+                f"{ranks} ranks are too many for one GPU, whose {_QUEUES} queues serve "
+                f"{_MOST_RANKS}"
+            )
+
+    def check_memory(self, need: int, what: str) -> None:
+        if need > self._gpu.memory_bytes:
+            raise UsageError(
+                f"{what} need {size_text(need)} of memory, {self._gpu.name} has "
+                f"{size_text(self._gpu.memory_bytes)}"
+            )
+
+    def executors(self, ranks: int) -> Sequence[Executor]:
+        self._streams = [self._arrays.new_stream() for _ in range(ranks)]
+        return [
+            CudaExecutor(transport, **self.options)
+            for transport in DeviceWorld(_DEVICE, ranks).transports
+        ]
+
+    def put(self, values: Values) -> Any:
+        return self._arrays.put(values)
+
+    def get(self, tensor: Any) -> Values:
+        return self._arrays.get(tensor)
+
+    def settle(self) -> None:
+        self._arrays.settle()
+
+    def keywords(self, rank: int) -> dict[str, Any]:
+        return {"stream": self._streams[rank]}
+
+    def facts(self, layers: Sequence[MoeLayer]) -> dict[str, Any]:
+        gpu = self._gpu
+        share = re.search(r"\bsms=(\d+) of \d+, comm_sms=(\d+), kernel=([^,)]+)", repr(layers[0]))
+        sms, comm_sms, kernel = share.groups() if share else (None, None, None)
+        return {
+            "threads": None,
+            "gpu": {
+                "number": gpu.number,
+                "name": gpu.name,
+                "compute_capability": "{}.{}".format(*gpu.capability),
+                "sms": gpu.sms,
+                "sms_a_rank": None if sms is None else int(sms),
+                "comm_sms_a_rank": None if comm_sms is None else int(comm_sms),
+                "kernel": kernel,
+            },
+        }
