@@ -6,7 +6,7 @@
 #   cpp       the C++ tests labelled gpu, and the planner's
 #   starts    short calls as the first of a process: launch-blocking mode, lazy loading
 #   python    the Python tests marked gpu, on the package as built and installed into .venv-gpu
-#   grid      the correctness grid of docs/evaluation: overlapped == serial, tolerances, sizes of the paper's Table 2
+#   grid      the correctness grid W = 4 on one GPU: overlapped == serial and tolerances at the sizes of the paper's Table 2
 #   sanitize  compute-sanitizer on the small tests: memcheck, racecheck, synccheck
 #   sass      the bf16 GEMM has HGMMA and neither LDL nor STL
 #   bench     the first speeds
@@ -28,7 +28,7 @@ part_build() {
 }
 part_cpp() { "$gpu_test" --gtest_output="xml:$out/gpu_test.xml" --gtest_brief=1; }
 part_starts() {
-  local -a soak=("$gpu_test" --gtest_filter='GpuSoak.*' --gtest_brief=1)
+  local -a soak=("$gpu_test" --gtest_filter='*GpuSoak.*' --gtest_brief=1)
   TILEOVERLAP_GPU_SOAK_CALLS=500 CUDA_MODULE_LOADING=LAZY "${soak[@]}" &&
     TILEOVERLAP_GPU_SOAK_CALLS=500 TILEOVERLAP_GPU_SOAK_THREADS=1 CUDA_LAUNCH_BLOCKING=1 "${soak[@]}"
 }
@@ -43,7 +43,7 @@ part_sanitize() {
   local tool
   for tool in memcheck racecheck synccheck; do
     compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$out/$tool.log" "$gpu_test" \
-      --gtest_filter='GpuSmall.*' --gtest_brief=1 || { tail -n 30 "$out/$tool.log"; return 1; }
+      --gtest_filter='*GpuSmall.*' --gtest_brief=1 || { tail -n 30 "$out/$tool.log"; return 1; }
     tail -n 1 "$out/$tool.log"
   done
 }
@@ -53,7 +53,12 @@ part_sass() {
     "$(grep -cw STL "$out/sass.txt" || true)"
   grep -q HGMMA "$out/sass.txt" && ! grep -qwE 'LDL|STL' "$out/sass.txt"
 }
-part_bench() { "$build/tools/bench/gpu_bench" --json "$out/bench.json"; }
+part_bench() {
+  local python=${PYTHON:-python3}
+  "$build/tools/bench/gpu_bench" --json "$out/bench.json" &&
+    { ! "$python" -c 'import torch' 2>/dev/null ||
+      "$python" tools/bench/producer_peers.py --ours "$out/bench.json" --json "$out/peers.json"; }
+}
 
 failed=0
 for part in "${@:-build}" $( (($#)) || echo cpp starts python grid sanitize sass bench); do

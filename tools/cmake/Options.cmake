@@ -25,7 +25,7 @@ else()
 endif()
 option(TILEOVERLAP_BUILD_PYTHON "Build the Python extension module (needs nanobind)." ${tileoverlap_python_default})
 option(TILEOVERLAP_BUILD_TESTS "Build the C++ tests (needs GoogleTest)." OFF)
-option(TILEOVERLAP_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)." OFF)
+option(TILEOVERLAP_BUILD_BENCH "Build the benchmarks (plan_bench needs Google Benchmark, gpu_* CUDA)." OFF)
 option(TILEOVERLAP_WERROR "Turn warnings in own code into errors; the developer presets do." OFF)
 option(TILEOVERLAP_CCACHE "Compile through ccache when it is found and this is the top-level project." ON)
 
