@@ -147,26 +147,27 @@ class GpuRunRefuses : public ::testing::Test {
   RunArgs args_;
 };
 
-using Member = TensorArg RunArgs::*;
-constexpr std::pair<const char*, Member> kArguments[] = {{"rows", &RunArgs::rows},
-                                                         {"weights", &RunArgs::weights},
-                                                         {"topk_ids", &RunArgs::topk_ids},
-                                                         {"topk_weights", &RunArgs::topk_weights},
-                                                         {"out", &RunArgs::out}};
+using Member = TensorArg& (*)(RunArgs&);
+constexpr std::pair<const char*, Member> kArguments[] = {
+    {"rows", [](RunArgs& args) -> TensorArg& { return args.rows; }},
+    {"weights", [](RunArgs& args) -> TensorArg& { return args.weights.tensor; }},
+    {"topk_ids", [](RunArgs& args) -> TensorArg& { return args.topk_ids; }},
+    {"topk_weights", [](RunArgs& args) -> TensorArg& { return args.topk_weights; }},
+    {"out", [](RunArgs& args) -> TensorArg& { return args.out; }}};
 
 TEST_F(GpuRunRefuses, MissingTensorsByName) {
   for (const auto& [argument, member] : kArguments) {
     RunArgs args = args_;
-    args.*member = {};
+    member(args) = {};
     EXPECT_THAT(refusal(args), Says(argument, "missing"));
   }
 }
 
 TEST_F(GpuRunRefuses, TensorsOfTheCpuAndOfOtherDevices) {
   for (const auto& [argument, member] : kArguments) {
-    DLTensor elsewhere = *(args_.*member).tensor;
+    DLTensor elsewhere = *member(args_).tensor;
     RunArgs args = args_;
-    args.*member = TensorArg(&elsewhere);
+    member(args) = TensorArg(&elsewhere);
     elsewhere.device = {kDLCPU, 0};
     EXPECT_THAT(refusal(args), Says(argument, "cuda:0", "cpu"));
     elsewhere.device = {kDLCUDA, 3};
@@ -179,12 +180,13 @@ TEST_F(GpuRunRefuses, TensorsOfTheCpuAndOfOtherDevices) {
 TEST_F(GpuRunRefuses, RowsThatAreNotAligned) {
   // Wider memory, so that every view lies inside of it.
   const DeviceTensor pool(DType::kBFloat16, {16384});
-  for (const Member member : {&RunArgs::rows, &RunArgs::weights, &RunArgs::out}) {
-    DLTensor moved = *(args_.*member).tensor;
+  for (const auto& [argument, member] : {kArguments[0], kArguments[1], kArguments[4]}) {
+    SCOPED_TRACE(argument);
+    DLTensor moved = *member(args_).tensor;
     moved.data = pool.data();
     moved.byte_offset = 2;
     RunArgs args = args_;
-    args.*member = TensorArg(&moved);
+    member(args) = TensorArg(&moved);
     EXPECT_THAT(refusal(args), Says("16 bytes"));
     moved.byte_offset = 0;
     std::array<int64_t, 3> strides{};  // of rows a few elements longer

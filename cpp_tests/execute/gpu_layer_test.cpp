@@ -362,14 +362,16 @@ class GpuForwardRefuses : public ::testing::Test {
 };
 
 TEST_F(GpuForwardRefuses, MissingTensorsByName) {
-  for (const auto& [argument, member] : {std::pair{"x", &LayerArgs::x},
-                                         {"topk_ids", &LayerArgs::topk_ids},
-                                         {"topk_weights", &LayerArgs::topk_weights},
-                                         {"up", &LayerArgs::up},
-                                         {"down", &LayerArgs::down},
-                                         {"out", &LayerArgs::out}}) {
+  using Member = TensorArg& (*)(LayerArgs&);
+  for (const auto& [argument, member] : std::initializer_list<std::pair<const char*, Member>>{
+           {"x", [](LayerArgs& args) -> TensorArg& { return args.x; }},
+           {"topk_ids", [](LayerArgs& args) -> TensorArg& { return args.topk_ids; }},
+           {"topk_weights", [](LayerArgs& args) -> TensorArg& { return args.topk_weights; }},
+           {"up", [](LayerArgs& args) -> TensorArg& { return args.up.tensor; }},
+           {"down", [](LayerArgs& args) -> TensorArg& { return args.down.tensor; }},
+           {"out", [](LayerArgs& args) -> TensorArg& { return args.out; }}}) {
     LayerArgs args = args_;
-    args.*member = {};
+    member(args) = {};
     EXPECT_THAT(refusal(args), Says(argument, "missing"));
   }
 }

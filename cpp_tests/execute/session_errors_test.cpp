@@ -61,13 +61,15 @@ class RunRefuses : public ::testing::Test {
 };
 
 TEST_F(RunRefuses, MissingTensorsByName) {
-  for (const auto& [argument, member] : {std::pair{"rows", &RunArgs::rows},
-                                         {"weights", &RunArgs::weights},
-                                         {"topk_ids", &RunArgs::topk_ids},
-                                         {"topk_weights", &RunArgs::topk_weights},
-                                         {"out", &RunArgs::out}}) {
+  using Member = TensorArg& (*)(RunArgs&);
+  for (const auto& [argument, member] : std::initializer_list<std::pair<const char*, Member>>{
+           {"rows", [](RunArgs& args) -> TensorArg& { return args.rows; }},
+           {"weights", [](RunArgs& args) -> TensorArg& { return args.weights.tensor; }},
+           {"topk_ids", [](RunArgs& args) -> TensorArg& { return args.topk_ids; }},
+           {"topk_weights", [](RunArgs& args) -> TensorArg& { return args.topk_weights; }},
+           {"out", [](RunArgs& args) -> TensorArg& { return args.out; }}}) {
     RunArgs args = args_;
-    args.*member = {};
+    member(args) = {};
     EXPECT_THAT(refusal(args), Says(argument, "missing"));
   }
 }
@@ -249,7 +251,7 @@ TEST(RunAccepts, ReadOnlyInputsOfEveryKind) {
   const auto before = call.rows[0].clone();
   for (int32_t rank = 0; rank < 2; ++rank) {
     RunArgs args = SessionWorld::args(scenario, call, rank);
-    args.rows.read_only = args.weights.read_only = args.topk_ids.read_only = args.topk_weights.read_only = false;
+    args.rows.read_only = args.weights.tensor.read_only = args.topk_ids.read_only = args.topk_weights.read_only = false;
     world.session(rank).run(call.plans[static_cast<size_t>(rank)], args);
   }
   world.synchronize_all();
