@@ -163,7 +163,8 @@ TEST_P(GpuRecordedRun, OpensInAViewer) {
   std::vector<std::string> workers{"call"};
   for (int32_t sm = 0; sm < kSms - kCommSms; ++sm) workers.push_back("producer " + std::to_string(sm));
   const size_t producers = workers.size();
-  for (int32_t sm = 0; sm < kCommSms; ++sm) workers.push_back("consumer " + std::to_string(sm));
+  constexpr int32_t kCtasPerSm = 2;  // of the consumer
+  for (int32_t cta = 0; cta < kCtasPerSm * kCommSms; ++cta) workers.push_back("consumer " + std::to_string(cta));
   for (const Timeline& timeline : timelines) {
     for (const TimelineEvent& event : timeline.events) {
       busy.emplace(event.rank, timeline.worker_names.at(static_cast<size_t>(event.worker)));

@@ -80,14 +80,32 @@ __device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch& watch, 
                     });
 }
 
+// Peers that one thread has greeted in this call. A peer of a higher number is greeted again and again, which is slower
+// and as right.
+class Greeted {
+ public:
+  // True where the peer has to be greeted.
+  __device__ bool add(int32_t peer) {
+    if (peer >= 64) return true;
+    const uint64_t bit = uint64_t{1} << peer;
+    const bool first = (peers_ & bit) == 0;
+    peers_ |= bit;
+    return first;
+  }
+
+ private:
+  uint64_t peers_ = 0;
+};
+
 template <class Transport>
-__global__ void __launch_bounds__(kShipThreads, 1) ship_rows_kernel(const ShipTask task) {
+__global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel(const ShipTask task) {
   __shared__ int64_t shared_ticket;
   __shared__ bool shared_ready;
   const DeviceWatch watch(task.world);
   const uint64_t epoch = task.world.control->epoch;
   const int64_t pieces = task.plan.head->pieces;
   if (!watch.running()) return;
+  Greeted greeted;  // of thread 0
   while (true) {
     if (threadIdx.x == 0) {
       auto* ticket = reinterpret_cast<unsigned long long*>(&task.world.control->next_piece);
@@ -104,18 +122,21 @@ __global__ void __launch_bounds__(kShipThreads, 1) ship_rows_kernel(const ShipTa
       bool ready = wait_for_bands(task, watch, piece, epoch);
       stamp.wait_end_ns = ptx::global_timer_ns();
       if (threadIdx.x == 0) {
-        ready = ready && wait_for_credit(task, watch, piece, epoch);
+        if (ready && greeted.add(piece.peer)) {
+          ready = wait_for_credit(task, watch, piece, epoch);
+          // Read by the owner behind the arrivals of this CTA, each of which releases it.
+          if (ready) {
+            ptx::store_relaxed_system(task.world.word(piece.peer, Word::kPlan, task.world.rank),
+                                      task.plan.head->fingerprint);
+          }
+        }
         if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
+        stamp.copy_begin_ns = ptx::global_timer_ns();
         shared_ready = ready;
       }
     }
     __syncthreads();
     if (!shared_ready) return;
-    if (threadIdx.x == 0) {
-      stamp.copy_begin_ns = ptx::global_timer_ns();
-      // Read by the owner behind the arrival that follows.
-      ptx::store_relaxed_system(task.world.word(piece.peer, Word::kPlan, task.world.rank), task.plan.head->fingerprint);
-    }
     Transport::put(task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
                    task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes, Word::kReturned);
     if (threadIdx.x == 0 && task.stamps != nullptr) {
@@ -135,8 +156,8 @@ void load_ship_rows() {
   cuda_check(cudaFuncGetAttributes(&attributes, kernel()), "loading the consumer");
 }
 
-void ship_rows(const ShipTask& task, int32_t ctas, cudaStream_t stream) {
-  ship_rows_kernel<PeerTransport><<<static_cast<uint32_t>(ctas), kShipThreads, 0, stream>>>(task);
+void ship_rows(const ShipTask& task, int32_t sms, cudaStream_t stream) {
+  ship_rows_kernel<PeerTransport><<<static_cast<uint32_t>(sms * kShipCtasPerSm), kShipThreads, 0, stream>>>(task);
   cuda_check(cudaGetLastError(), "launching the consumer");
 }
 

@@ -33,10 +33,11 @@ struct ShipTask {
   ShipDisorder disorder;
 };
 
-inline constexpr int32_t kShipThreads = 1024;  // one CTA fills an SM
+// Two CTAs an SM: while one draws its next piece, waits or counts what has arrived, the other copies.
+inline constexpr int32_t kShipThreads = 512, kShipCtasPerSm = 2;
 
 void load_ship_rows();
-// `ctas` > 0. Waits on the device: bounded, see DeviceWatch.
-void ship_rows(const ShipTask& task, int32_t ctas, cudaStream_t stream);
+// `sms` > 0. Waits on the device: bounded, see DeviceWatch.
+void ship_rows(const ShipTask& task, int32_t sms, cudaStream_t stream);
 
 }  // namespace tileoverlap

@@ -580,7 +580,7 @@ Timeline CudaEngine::timeline() const {
   const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
   const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
   const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
-  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms, order, pieces, tiles, shipped, call);
+  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * kShipCtasPerSm, order, pieces, tiles, shipped, call);
 }
 
 SizeReport CudaEngine::sizes() const {

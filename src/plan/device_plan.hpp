@@ -79,10 +79,9 @@ struct DevicePlanLayout {
   }
 };
 
-// Rows of a piece: about a MiB (measured on an H200: 256 KiB is slower), and no more than a band, so that a piece
-// waits for as few flags as it can.
+// Rows of a piece: about half a MiB, and no more than a band, so that a piece waits for as few flags as it can.
 inline int64_t piece_rows(int64_t row_bytes, int32_t tile_m) {
-  constexpr int64_t kPieceBytes = int64_t{1} << 20;
+  constexpr int64_t kPieceBytes = int64_t{1} << 19;
   return max64(1, min64(tile_m, kPieceBytes / row_bytes));
 }
 

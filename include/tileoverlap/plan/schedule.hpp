@@ -27,17 +27,21 @@ struct TileCoord {
   int32_t expert;
 };
 
-// Tile `task` (0 .. bands * tiles_n - 1) of the schedule: a pure function of the position, so that every warp can
-// ask for itself and no work list is stored. One load: the bands of a group are consecutive bands of one expert.
-// `Task` is int64_t, or uint32_t where that holds all tasks: on a GPU a 64-bit division takes some hundred cycles.
-template <class Task>
-TILEOVERLAP_HD inline TileCoord tile_at(const ScheduledBand* order, Task task, int32_t tiles_n) {
-  const auto position = static_cast<int32_t>(task / static_cast<Task>(tiles_n));
-  const ScheduledBand entry = order[position];
-  const auto in_group = static_cast<uint32_t>(task - static_cast<Task>(entry.group_begin) * static_cast<Task>(tiles_n));
+// Tile `task` of the schedule, whose entry is order[position] with position = task / tiles_n: what a warp needs is one
+// load, since the bands of a group are consecutive bands of one expert.
+TILEOVERLAP_HD inline TileCoord tile_in_group(const ScheduledBand& entry, int32_t position, uint32_t in_group) {
   const auto size = static_cast<uint32_t>(entry.group_size);
   const int32_t first_band = entry.band - (position - entry.group_begin);
   return {first_band + static_cast<int32_t>(in_group % size), static_cast<int32_t>(in_group / size), entry.expert};
+}
+
+// Tile `task` (0 .. bands * tiles_n - 1) of the schedule: a pure function of the position, so that every warp can
+// ask for itself and no work list is stored.
+TILEOVERLAP_HD inline TileCoord tile_at(const ScheduledBand* order, int64_t task, int32_t tiles_n) {
+  const auto position = static_cast<int32_t>(task / tiles_n);
+  const ScheduledBand entry = order[position];
+  return tile_in_group(entry, position,
+                       static_cast<uint32_t>(task - static_cast<int64_t>(entry.group_begin) * tiles_n));
 }
 
 }  // namespace tileoverlap

@@ -16,7 +16,7 @@ from tileoverlap.executor import Executor
 from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.transport import DeviceWorld
 
-__all__ = ["CudaMachine", "has_gpu"]
+__all__ = ["CudaMachine", "can_use_gpu"]
 
 _DEVICE = 0
 # A rank launches on two streams. Streams beyond the GPU's queues share them, and there a kernel of
@@ -25,10 +25,16 @@ _QUEUES = 32
 _MOST_RANKS = _QUEUES // 2
 
 
-def has_gpu() -> bool:
-    """Whether there is a GPU that the library can use."""
+def can_use_gpu() -> bool:
+    """Whether there is a GPU that the library can use, and a framework to hold tensors there."""
     _ask_for_queues()
-    return bool(cuda_devices())
+    if not cuda_devices():
+        return False
+    try:
+        find_device_arrays(_DEVICE)
+    except UsageError:
+        return False
+    return True
 
 
 def _ask_for_queues() -> None:

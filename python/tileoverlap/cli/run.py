@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tileoverlap.capacity import size_report
-from tileoverlap.cli._cuda import CudaMachine, has_gpu
+from tileoverlap.cli._cuda import CudaMachine, can_use_gpu
 from tileoverlap.cli._machine import CpuMachine, Machine
 from tileoverlap.cli._measure import ELEMENT_BYTES, Case, measure
 from tileoverlap.cli._output import OutputFile, print_json
@@ -74,7 +74,8 @@ def add_parser(commands: Any) -> None:
         type=choice(_DEVICES),
         default="auto",
         metavar="D",
-        help="cpu, cuda (all ranks on one GPU), or auto: cuda where there is a GPU, else cpu",
+        help="cpu, cuda (all ranks on one GPU), or auto: cuda where there is a GPU, and torch or "
+        "cupy to hold tensors there, else cpu",
     )
     add_plan_arguments(parser)
     for threads in ("--producer-threads", "--consumer-threads"):
@@ -151,7 +152,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _choose_machine(options: argparse.Namespace) -> tuple[Machine, str]:
     """Where it runs, and the dtype."""
-    if options.device == "cpu" or (options.device == "auto" and not has_gpu()):
+    if options.device == "cpu" or (options.device == "auto" and not can_use_gpu()):
         _refuse_options(options, "cpu", ("sms", "comm_sms"))
         return CpuMachine(options.producer_threads or 1, options.consumer_threads or 1), (
             options.dtype or "float32"

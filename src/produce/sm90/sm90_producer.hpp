@@ -93,7 +93,7 @@ class Sm90Producer final : public GpuProducer {
     epilogue.publish = {task.publish, tiles_n};
     arguments.hw_info.sm_count = task.ctas;
     arguments.hw_info.max_active_clusters = task.ctas;
-    arguments.scheduler.order = {task.head, task.order, tiles_n, task.first_expert};
+    arguments.scheduler.order = {task.head, task.order, cutlass::FastDivmod(tiles_n), task.first_expert};
     return arguments;
   }
 };
