@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/nvtx.hpp"
+#include "core/relaxed_capture.hpp"
 #include "core/text.hpp"
 #include "dispatch/push_rows.hpp"
 #include "execute/device_timeline.hpp"
@@ -338,6 +339,9 @@ ExpertWeights CudaEngine::weights_of(WeightTable& table, const WeightsView& weig
   for (int32_t expert = 0; weights.matrices.empty() && expert < options_.placement.experts_on(rank_); ++expert) {
     matrices.push_back(weights.matrix(expert, options_.dtype));
   }
+  if (!table.holds(matrices, weights.row_stride)) {
+    refuse_capture(stream, "a table of these weights has to be made: make one call with them before");
+  }
   return {.row_stride = weights.row_stride, .table = table.update(matrices, weights.row_stride, k, n, stream)};
 }
 
@@ -533,6 +537,7 @@ void CudaEngine::synchronize() {
 }
 
 bool CudaEngine::wait(int64_t limit_ns) {
+  const RelaxedCapture relaxed;  // asks for work that no capture is about
   const auto begin = std::chrono::steady_clock::now();
   const auto limit = std::chrono::nanoseconds(std::min(limit_ns, kLongestTimeoutNs));
   while (called_ && !done_.reached()) {
@@ -580,7 +585,8 @@ Timeline CudaEngine::timeline() const {
   const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
   const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
   const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
-  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * kShipCtasPerSm, order, pieces, tiles, shipped, call);
+  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * kShipCtasPerSm, order, pieces, tiles, shipped,
+                         call);
 }
 
 SizeReport CudaEngine::sizes() const {

@@ -165,9 +165,9 @@ class LoopBack {
     ship(comm_sms, stream_.get());
   }
 
-  // Median and the two deciles in microseconds.
+  // In microseconds. The best is what the GPU does while it is cool; the median what it keeps up.
   struct Time {
-    double median, p10, p90;
+    double median, p10, p90, best;
   };
   struct Variant {
     std::function<void()> before;  // not timed
@@ -200,7 +200,8 @@ class LoopBack {
     std::vector<Time> result;
     for (auto& values : times) {
       std::sort(values.begin(), values.end());
-      result.push_back({values[values.size() / 2], values[values.size() / 10], values[values.size() * 9 / 10]});
+      result.push_back(
+          {values[values.size() / 2], values[values.size() / 10], values[values.size() * 9 / 10], values.front()});
     }
     return result;
   }
@@ -312,6 +313,7 @@ void bench_producer(const Options& options, const Shape& shape, Report& report) 
                           {"flags_p10_us", times[0].p10},
                           {"flags_p90_us", times[0].p90},
                           {"flags_tflops", rate(times[0].median)},
+                          {"flags_best_tflops", rate(times[0].best)},
                           {"plain_tflops", rate(times[1].median)},
                           {"minus12_tflops", rate(times[2].median)}});
 }
