@@ -21,7 +21,7 @@ struct PushTask {
 };
 
 void load_push_rows();
-// The rows are not counted at the peers yet: await_peers(kDispatchArrival) does, behind this kernel.
+// The rows are not counted at the peers yet: see count_dispatched.
 void push_rows(const PushTask& task, int32_t sms, cudaStream_t stream);
 
 }  // namespace tileoverlap

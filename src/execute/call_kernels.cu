@@ -114,19 +114,21 @@ __device__ bool await_arrival(const AwaitTask& task, const DeviceWatch& watch, i
   return false;
 }
 
+__global__ void count_dispatched_kernel(const DeviceWorld world, const int64_t* rows, int64_t row_bytes) {
+  if (!DeviceWatch(world).running()) return;
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
+    if (peer == world.rank || rows[peer] == 0) continue;
+    // Release: the kernel before has written the rows. Pairs with the peer's acquire in await_arrival().
+    ptx::add_release_system(world.word(peer, Word::kDispatched, world.rank),
+                            static_cast<uint64_t>(rows[peer] * row_bytes));
+  }
+}
+
 __global__ void await_peers_kernel(const AwaitTask task) {
   const DeviceWatch watch(task.world);
   if (!watch.running()) return;
   const DeviceWorld& world = task.world;
   if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->arrival_wait_begin_ns = ptx::global_timer_ns();
-  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
-    if (peer == world.rank) continue;
-    if (task.what == WaitFor::kDispatchArrival && task.sent_rows[peer] > 0) {
-      // Release: the kernel before has written the rows. Pairs with the peer's acquire in await_arrival().
-      ptx::add_release_system(world.word(peer, Word::kDispatched, world.rank),
-                              static_cast<uint64_t>(task.sent_rows[peer] * task.row_bytes));
-    }
-  }
   for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kThreads) {
     if (peer == world.rank) continue;
     const bool there =
@@ -165,10 +167,10 @@ __global__ void finish_call_kernel(const FinishTask task) {
 }  // namespace
 
 void load_call_kernels() {
-  const std::array<const void*, 5> kernels = {
-      reinterpret_cast<const void*>(&open_session_kernel), reinterpret_cast<const void*>(&close_session_kernel),
-      reinterpret_cast<const void*>(&begin_call_kernel), reinterpret_cast<const void*>(&await_peers_kernel),
-      reinterpret_cast<const void*>(&finish_call_kernel)};
+  const std::array<const void*, 6> kernels = {
+      reinterpret_cast<const void*>(&open_session_kernel),     reinterpret_cast<const void*>(&close_session_kernel),
+      reinterpret_cast<const void*>(&begin_call_kernel),       reinterpret_cast<const void*>(&await_peers_kernel),
+      reinterpret_cast<const void*>(&count_dispatched_kernel), reinterpret_cast<const void*>(&finish_call_kernel)};
   for (const void* kernel : kernels) {
     cudaFuncAttributes attributes;
     cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels of a call");
@@ -188,6 +190,11 @@ void close_session(const DeviceWorld& world, cudaStream_t stream) {
 void begin_call(const DeviceWorld& world, CallStamps* stamps, cudaStream_t stream) {
   begin_call_kernel<<<1, kThreads, 0, stream>>>(world, stamps);
   cuda_check(cudaGetLastError(), "launching begin_call");
+}
+
+void count_dispatched(const DeviceWorld& world, const int64_t* rows, int64_t row_bytes, cudaStream_t stream) {
+  count_dispatched_kernel<<<1, kThreads, 0, stream>>>(world, rows, row_bytes);
+  cuda_check(cudaGetLastError(), "launching count_dispatched");
 }
 
 void await_peers(const AwaitTask& task, cudaStream_t stream) {

@@ -19,18 +19,20 @@ struct CallStamps {
 // What a rank waits for between two stages.
 struct AwaitTask {
   DeviceWorld world;
-  WaitFor what;              // kDispatchCredit, kDispatchArrival or kArrival
-  const int64_t* rows;       // [world], in device memory: rows of this call by peer (arrivals only)
-  int64_t row_bytes;         // of an arriving row
-  uint64_t* totals;          // [world], in device memory: bytes by peer of all calls, this one added (arrivals only)
-  const PlanHead* plan;      // kArrival: its fingerprint is compared with the peers'
-  const int64_t* sent_rows;  // kDispatchArrival: rows that this rank has dispatched to each peer; counted there first
-  CallStamps* stamps;        // null: not recorded
+  WaitFor what;          // kDispatchCredit, kDispatchArrival or kArrival
+  const int64_t* rows;   // [world], in device memory: rows of this call by peer (arrivals only)
+  int64_t row_bytes;     // of an arriving row
+  uint64_t* totals;      // [world], in device memory: bytes by peer of all calls, this one added (arrivals only)
+  const PlanHead* plan;  // kArrival: its fingerprint is compared with the peers'
+  CallStamps* stamps;    // null: not recorded
 };
 
 void load_call_kernels();
 // Advances the epoch. The first call of a session meets the peers (bounded by the limit) and compares terms with them.
 void begin_call(const DeviceWorld& world, CallStamps* stamps, cudaStream_t stream);
+// Counts what this rank has dispatched at each peer: `rows` [world], in device memory. Behind the kernel that wrote
+// them.
+void count_dispatched(const DeviceWorld& world, const int64_t* rows, int64_t row_bytes, cudaStream_t stream);
 void await_peers(const AwaitTask& task, cudaStream_t stream);
 
 struct FinishTask {

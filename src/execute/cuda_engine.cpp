@@ -226,10 +226,12 @@ DeviceWorld CudaEngine::device_world(int64_t limit_ns) const {
           .limit_ns = limit_ns};
 }
 
-DeviceWorld CudaEngine::world() const {
-  const bool first = epoch() == cuda_.faults.first_epoch + 1;
-  return device_world(first ? options_.warmup_timeout_ns : options_.timeout_ns);
+int64_t CudaEngine::limit_ns() const {
+  const bool first = epoch() <= cuda_.faults.first_epoch + 1;
+  return first ? options_.warmup_timeout_ns : options_.timeout_ns;
 }
+
+DeviceWorld CudaEngine::world() const { return device_world(limit_ns()); }
 
 // All ranks' parts, as far as they are there; true if all are.
 bool CudaEngine::map_peers() {
@@ -392,10 +394,8 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
     sent_.record(comm);
     sent_.hold(stream);
   }
-  reduce(call, stream);
 }
 
-// What comes back to this rank is what it has dispatched, row for row.
 void CudaEngine::await(WaitFor what, cudaStream_t stream) {
   const DevicePlan plan = device_plan();
   const bool returned = what == WaitFor::kArrival;
@@ -406,23 +406,23 @@ void CudaEngine::await(WaitFor what, cudaStream_t stream) {
                .row_bytes = returned ? row_bytes() : options_.input_width * size_of(options_.dtype),
                .totals = returned ? totals : totals + layout_.world,
                .plan = plan.head,
-               .sent_rows = plan.returned_rows,
                .stamps = returned ? stamps() : nullptr},
               stream);
 }
 
-void CudaEngine::vote_and_plan(const TensorView& ids, cudaStream_t stream) {
-  const NvtxRange range("tileoverlap.routing and plan");
+void CudaEngine::vote(const TensorView& ids, cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.routing");
   const CountTask counted = count_task(ids);
   cuda_check(count_copies(counted, stream), "launching count_copies");
   cuda_check(scan_chunks(counted, stream), "launching scan_chunks");
   cast_counts({.world = world(), .counts = counted.totals, .experts = counted.experts, .ids = counted.report}, stream);
-  tileoverlap::plan_call(plan_task(), stream);
 }
 
-void CudaEngine::refuse(const std::string& reason, cudaStream_t stream) {
-  cast_refusal(world(), reason, stream);
-  tileoverlap::plan_call(plan_task(), stream);
+void CudaEngine::refuse(const std::string& reason, cudaStream_t stream) { cast_refusal(world(), reason, stream); }
+
+void CudaEngine::plan(cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.plan");
+  plan_call(plan_task(), stream);
 }
 
 CountTask CudaEngine::count_task(const TensorView& ids) const {
@@ -467,7 +467,7 @@ PlanCallTask CudaEngine::plan_task() const {
           .plan = device_plan()};
 }
 
-void CudaEngine::dispatch(const TensorView& x, const TensorView& ids, cudaStream_t stream) {
+void CudaEngine::send_rows(const TensorView& x, const TensorView& ids, cudaStream_t stream) {
   const NvtxRange range("tileoverlap.dispatch");
   const IndexTask index = index_task(ids);
   cuda_check(index_copies(index, stream), "launching index_copies");
@@ -481,8 +481,11 @@ void CudaEngine::dispatch(const TensorView& x, const TensorView& ids, cudaStream
              .peer = index.peer,
              .dispatch_row = index.dispatch_row},
             share_.sms, stream);
-  await(WaitFor::kDispatchArrival, stream);
+  // What goes out comes back.
+  count_dispatched(world(), device_plan().returned_rows, options_.input_width * size_of(options_.dtype), stream);
 }
+
+void CudaEngine::receive_rows(cudaStream_t stream) { await(WaitFor::kDispatchArrival, stream); }
 
 void CudaEngine::reduce(const DeviceReturn& call, cudaStream_t stream) {
   const NvtxRange range("tileoverlap.reduce");

@@ -24,6 +24,7 @@
 #include "produce/weight_table.hpp"
 #include "tileoverlap/execute/cuda_executor.hpp"
 #include "tileoverlap/plan/plan.hpp"
+#include "transport/launch_turns.hpp"
 
 namespace tileoverlap {
 
@@ -64,15 +65,26 @@ class CudaEngine {
   bool wait(int64_t limit_ns);
   void check();  // throws the WaitTimeout of a failed call
 
+  // Runs a stage of a call: launches that wait for no more than what earlier stages of the peers do. A session's calls
+  // have 2, a layer's 4.
+  template <class Stage>
+  void in_turn(Stage stage) {
+    LaunchTurns* turns = memory_->launch_turns();
+    turns == nullptr ? stage() : turns->run(rank_, limit_ns(), stage);
+  }
+
   // The steps of a call, in this order; each launches on `stream` and returns.
   void begin_call(cudaStream_t stream);
   // A plan: made on the host, or on the device from all ranks' ids, or none for a call that this rank refuses.
   void upload(const Plan& plan, cudaStream_t stream);
-  void vote_and_plan(const TensorView& ids, cudaStream_t stream);
+  void vote(const TensorView& ids, cudaStream_t stream);
   void refuse(const std::string& reason, cudaStream_t stream);
-  void dispatch(const TensorView& x, const TensorView& ids, cudaStream_t stream);
+  void plan(cudaStream_t stream);  // behind a vote or a refusal
+  void send_rows(const TensorView& x, const TensorView& ids, cudaStream_t stream);
+  void receive_rows(cudaStream_t stream);
   void first_projection(const WeightsView& up, cudaStream_t stream);
   void return_rows(const DeviceReturn& call, cudaStream_t stream);
+  void reduce(const DeviceReturn& call, cudaStream_t stream);
   void end_call(cudaStream_t stream);
 
   static bool is_captured(cudaStream_t stream);
@@ -104,7 +116,7 @@ class CudaEngine {
   ExpertWeights weights_of(WeightTable& table, const WeightsView& weights, int64_t n, int64_t k, bool gated,
                            cudaStream_t stream);
   void await(WaitFor what, cudaStream_t stream);
-  void reduce(const DeviceReturn& call, cudaStream_t stream);
+  int64_t limit_ns() const;
   void poison(std::byte* memory, int64_t bytes, cudaStream_t stream) const;
   void throw_refusal();
 

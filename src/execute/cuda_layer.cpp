@@ -23,25 +23,35 @@ class CudaLayer final : public MoeLayer {
       call = check_call(options_, rank(), args, engine_.place());
     } catch (const Error& error) {
       // Peers have made this call, too: tell them, or they would wait for it until their limits.
-      engine_.begin_call(stream);
-      engine_.refuse(error.what(), stream);
-      engine_.end_call(stream);
+      refuse(error.what(), stream);
       throw;
     }
-    engine_.begin_call(stream);
-    engine_.vote_and_plan(call.tokens.ids, stream);
-    engine_.dispatch(call.x, call.tokens.ids, stream);
-    engine_.first_projection(call.up, stream);
-    engine_.return_rows({.rows = has_first_projection(options_) ? engine_.projected_rows() : engine_.dispatched_rows(),
-                         .rows_there = engine_.rows(),
-                         .row_stride = options_.inner,
-                         .weights = call.down,
-                         .ids = call.tokens.ids,
-                         .topk_weights = call.tokens.weights,
-                         .out = call.tokens.out,
-                         .mode = call.mode},
-                        stream);
-    engine_.end_call(stream);
+    const DeviceReturn returned{
+        .rows = has_first_projection(options_) ? engine_.projected_rows() : engine_.dispatched_rows(),
+        .rows_there = engine_.rows(),
+        .row_stride = options_.inner,
+        .weights = call.down,
+        .ids = call.tokens.ids,
+        .topk_weights = call.tokens.weights,
+        .out = call.tokens.out,
+        .mode = call.mode};
+    engine_.in_turn([&] {
+      engine_.begin_call(stream);
+      engine_.vote(call.tokens.ids, stream);
+    });
+    engine_.in_turn([&] {
+      engine_.plan(stream);
+      engine_.send_rows(call.x, call.tokens.ids, stream);
+    });
+    engine_.in_turn([&] {
+      engine_.receive_rows(stream);
+      engine_.first_projection(call.up, stream);
+      engine_.return_rows(returned, stream);
+    });
+    engine_.in_turn([&] {
+      engine_.reduce(returned, stream);
+      engine_.end_call(stream);
+    });
   }
 
   void synchronize() override { engine_.synchronize(); }
@@ -60,6 +70,17 @@ class CudaLayer final : public MoeLayer {
   }
 
  private:
+  // The same stages as those of a call.
+  void refuse(const std::string& reason, cudaStream_t stream) {
+    engine_.in_turn([&] {
+      engine_.begin_call(stream);
+      engine_.refuse(reason, stream);
+    });
+    engine_.in_turn([&] { engine_.plan(stream); });
+    engine_.in_turn([] {});
+    engine_.in_turn([&] { engine_.end_call(stream); });
+  }
+
   const LayerOptions options_;
   CudaEngine engine_;
 };

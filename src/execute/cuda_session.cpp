@@ -20,18 +20,23 @@ class CudaSession final : public Session {
     const auto stream = static_cast<cudaStream_t>(args.stream);
     const DeviceGuard guard(engine_.place().device.device_id);
     engine_.refuse_capture(stream, "a session's plan lies on the host and would be frozen; capture a layer instead");
-    engine_.begin_call(stream);
-    engine_.upload(plan, stream);
-    engine_.return_rows({.rows = run.rows.data,
-                         .rows_there = run.rows.shape[0],
-                         .row_stride = run.rows.strides[0],
-                         .weights = run.weights,
-                         .ids = run.tokens.ids,
-                         .topk_weights = run.tokens.weights,
-                         .out = run.tokens.out,
-                         .mode = run.mode},
-                        stream);
-    engine_.end_call(stream);
+    const DeviceReturn call{.rows = run.rows.data,
+                            .rows_there = run.rows.shape[0],
+                            .row_stride = run.rows.strides[0],
+                            .weights = run.weights,
+                            .ids = run.tokens.ids,
+                            .topk_weights = run.tokens.weights,
+                            .out = run.tokens.out,
+                            .mode = run.mode};
+    engine_.in_turn([&] {
+      engine_.begin_call(stream);
+      engine_.upload(plan, stream);
+      engine_.return_rows(call, stream);
+    });
+    engine_.in_turn([&] {
+      engine_.reduce(call, stream);
+      engine_.end_call(stream);
+    });
   }
 
   void synchronize() override { engine_.synchronize(); }

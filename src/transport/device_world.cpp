@@ -1,6 +1,7 @@
 #include "tileoverlap/transport/device_world.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -56,6 +57,12 @@ void enable_peer_access(int32_t from, int32_t to) {
   cuda_check(status, text("cudaDeviceEnablePeerAccess from cuda:", from, " to cuda:", to));
 }
 
+// CUDA makes each launch wait until its kernel has ended.
+bool launches_block() {
+  const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return value != nullptr && std::string(value) != "0" && std::string(value) != "";
+}
+
 template <class Visit>
 void for_each_pair(const std::set<int32_t>& devices, Visit visit) {
   for (const int32_t from : devices) {
@@ -84,9 +91,10 @@ std::vector<std::shared_ptr<Transport>> make_device_world(const std::vector<int3
   for_each_pair(different, enable_peer_access);
   std::vector<DLDevice> places;
   for (const int32_t device : devices) places.push_back({kDLCUDA, device});
-  return make_world_transports("DeviceTransport", std::move(places), [devices](int32_t rank, size_t bytes) {
+  const auto allocate = [devices](int32_t rank, size_t bytes) {
     return allocate_on(devices[static_cast<size_t>(rank)], rank, bytes);
-  });
+  };
+  return make_world_transports("DeviceTransport", std::move(places), allocate, launches_block());
 }
 
 }  // namespace tileoverlap

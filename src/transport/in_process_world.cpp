@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "transport/board.hpp"
 #include "transport/device_text.hpp"
+#include "transport/launch_turns.hpp"
 #include "transport/same_terms.hpp"
 
 namespace tileoverlap {
@@ -37,13 +38,14 @@ class InProcessExchange final : public Exchange {
 // The parts of all ranks. Every rank's handle keeps all parts: a peer may write its last credit into the memory of a
 // rank that has let go of it already.
 struct Allocation {
-  Allocation(std::string agreed_terms, size_t part_bytes, int32_t rank, int32_t world)
+  Allocation(std::string agreed_terms, size_t part_bytes, int32_t rank, int32_t world, bool take_turns)
       : terms(std::move(agreed_terms)),
         bytes(part_bytes),
         first_rank(rank),
         owned(static_cast<size_t>(world)),
         parts(static_cast<size_t>(world)),
-        board(std::make_shared<Board>(world, world)) {}
+        board(std::make_shared<Board>(world, world)),
+        turns(take_turns ? std::make_unique<LaunchTurns>(world) : nullptr) {}
 
   const std::string terms;
   const size_t bytes;
@@ -51,6 +53,7 @@ struct Allocation {
   std::vector<std::shared_ptr<std::byte>> owned;
   std::vector<std::atomic<std::byte*>> parts;
   const std::shared_ptr<Board> board;
+  const std::unique_ptr<LaunchTurns> turns;
   // A rank has let go before all had joined: nobody joins any more. Guarded by the world's mutex, as the counts are.
   bool abandoned = false;
   int32_t joined = 0, held = 0;
@@ -58,10 +61,11 @@ struct Allocation {
 
 class World : public std::enable_shared_from_this<World> {
  public:
-  World(std::string name, std::vector<DLDevice> devices, PartAllocator allocate_part)
+  World(std::string name, std::vector<DLDevice> devices, PartAllocator allocate_part, bool take_turns)
       : name_(std::move(name)),
         devices_(std::move(devices)),
         allocate_part_(std::move(allocate_part)),
+        take_turns_(take_turns),
         world_(static_cast<int32_t>(devices_.size())),
         next_allocation_(devices_.size()),
         next_board_(devices_.size()) {}
@@ -92,6 +96,7 @@ class World : public std::enable_shared_from_this<World> {
   const std::string name_;
   const std::vector<DLDevice> devices_;  // by rank
   const PartAllocator allocate_part_;
+  const bool take_turns_;
   const int32_t world_;
   std::mutex mutex_;
   std::vector<uint64_t> next_allocation_, next_board_;           // by rank
@@ -106,7 +111,10 @@ class InProcessMemory final : public SymmetricMemory {
         allocation_(std::move(allocation)),
         rank_(rank),
         exchange_(allocation_->board, rank) {}
-  ~InProcessMemory() override { world_->let_go(*allocation_); }
+  ~InProcessMemory() override {
+    if (allocation_->turns != nullptr) allocation_->turns->leave(rank_);
+    world_->let_go(*allocation_);
+  }
   std::byte* local() const override { return peer(rank_); }
   std::byte* peer(int32_t rank) const override {
     // Pairs with the release in World::allocate: the zeroes are there before the pointer is seen.
@@ -114,6 +122,7 @@ class InProcessMemory final : public SymmetricMemory {
   }
   size_t bytes() const override { return allocation_->bytes; }
   Exchange& exchange() const override { return exchange_; }
+  LaunchTurns* launch_turns() const override { return allocation_->turns.get(); }
 
  private:
   std::shared_ptr<World> world_;
@@ -130,7 +139,7 @@ std::shared_ptr<SymmetricMemory> World::allocate(int32_t rank, const std::string
   uint64_t number = next_allocation_[index];
   while (allocations_.contains(number) && allocations_[number]->abandoned) ++number;
   std::shared_ptr<Allocation> allocation = allocations_.contains(number) ? allocations_[number] : nullptr;
-  if (allocation == nullptr) allocation = std::make_shared<Allocation>(terms, bytes, rank, world_);
+  if (allocation == nullptr) allocation = std::make_shared<Allocation>(terms, bytes, rank, world_, take_turns_);
   check_same_terms({.rank = rank, .terms = terms, .bytes = bytes},
                    {.rank = allocation->first_rank, .terms = allocation->terms, .bytes = allocation->bytes});
   handle = std::make_shared<InProcessMemory>(shared_from_this(), allocation, rank);
@@ -175,9 +184,9 @@ class InProcessTransport final : public Transport {
 }  // namespace
 
 std::vector<std::shared_ptr<Transport>> make_world_transports(std::string name, std::vector<DLDevice> devices,
-                                                              PartAllocator allocate_part) {
+                                                              PartAllocator allocate_part, bool take_turns) {
   const auto world = static_cast<int32_t>(devices.size());
-  auto shared = std::make_shared<World>(std::move(name), std::move(devices), std::move(allocate_part));
+  auto shared = std::make_shared<World>(std::move(name), std::move(devices), std::move(allocate_part), take_turns);
   std::vector<std::shared_ptr<Transport>> transports;
   for (int32_t rank = 0; rank < world; ++rank) transports.push_back(std::make_shared<InProcessTransport>(shared, rank));
   return transports;

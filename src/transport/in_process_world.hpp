@@ -19,7 +19,8 @@ using PartAllocator = std::function<std::shared_ptr<std::byte>(int32_t rank, siz
 
 // The transports of all ranks of a new world; element r is rank r's, whose memory lies on devices[r]. `name` is what
 // they print as. They share the world's state, which lives as long as any of them or any memory allocated through them.
+// `take_turns`: their memory has LaunchTurns.
 std::vector<std::shared_ptr<Transport>> make_world_transports(std::string name, std::vector<DLDevice> devices,
-                                                              PartAllocator allocate_part);
+                                                              PartAllocator allocate_part, bool take_turns = false);
 
 }  // namespace tileoverlap

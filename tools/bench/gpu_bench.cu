@@ -3,15 +3,20 @@
 // device.
 //
 //   gpu_bench [--json FILE] [--dtype bfloat16|float16] [--tile MxN] [--only producer|operator] [--repetitions N]
+//             [--shape ROWS,EXPERTS,K,N] [--comm-sms N] [--group N] [--bands N] [--pause SECONDS]
 //
-// Times are medians over repetitions of events around each launch, variants in turn, inputs random, after warm-up.
-// TFLOP/s count valid rows only. bound = (gemm + copy) / max(gemm, copy); reached = max(gemm, copy) / overlapped.
+// --shape and --comm-sms measure one shape or split in place of the list. Before each measurement the GPU rests for
+// --pause seconds (default 1): under load it lowers its clock within a tenth of a second, which is what medians of long
+// runs show. Times are medians over repetitions of events around each launch, variants in turn, inputs random, after
+// warm-up. TFLOP/s count valid rows only. bound = (gemm + copy) / max(gemm, copy); reached = max(gemm, copy) /
+// overlapped.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +24,7 @@
 #include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "consume/ship_rows.hpp"
@@ -48,6 +54,8 @@ struct Options {
   DType dtype = DType::kBFloat16;
   int32_t tile_m = 128, tile_n = 256;
   int repetitions = 50;
+  int32_t comm_sms = 0, group = 8, bands_per_segment = 1;
+  double pause = 1;
 };
 
 struct Shape {
@@ -61,7 +69,7 @@ class LoopBack {
  public:
   static constexpr int32_t kWorld = 4;
 
-  LoopBack(const Options& options, const Shape& shape, int32_t group, int32_t bands_per_segment)
+  LoopBack(const Options& options, const Shape& shape)
       : options_(options), shape_(shape), stream_(0), comm_(0, -5), begun_(0), sent_(0) {
     const auto placement = Placement::from_begins({0, shape.experts, shape.experts, shape.experts, shape.experts});
     const auto share = static_cast<int32_t>(shape.rows / shape.experts / kWorld);
@@ -69,8 +77,8 @@ class LoopBack {
     const PlanOptions plan_options{.tile_m = options.tile_m,
                                    .tile_n = options.tile_n,
                                    .layout = Layout::kCompact,
-                                   .bands_per_segment = bands_per_segment,
-                                   .group = group};
+                                   .bands_per_segment = options.bands_per_segment,
+                                   .group = options.group};
     const Plan plan = make_plan(placement, 0, counts, shape.n, plan_options);
     const int64_t row_bytes = shape.n * size_of(options.dtype);
     const int64_t rows_a_piece = piece_rows(row_bytes, options.tile_m);
@@ -175,6 +183,7 @@ class LoopBack {
   };
   // Variants in turn within each repetition, so that all meet the GPU in the same state.
   std::vector<Time> time(const std::vector<Variant>& variants) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(options_.pause));
     cudaEvent_t begin = nullptr, end = nullptr;
     cuda_check(cudaEventCreate(&begin), "event");
     cuda_check(cudaEventCreate(&end), "event");
@@ -298,7 +307,7 @@ class Report {
 };
 
 void bench_producer(const Options& options, const Shape& shape, Report& report) {
-  LoopBack rank(options, shape, 8, 1);
+  LoopBack rank(options, shape);
   constexpr int32_t kSpared = 12;
   const auto begin = [&] { rank.begin(); };
   const auto times = rank.time({{begin, [&] { rank.produce(rank.sms(), true); }},
@@ -319,9 +328,11 @@ void bench_producer(const Options& options, const Shape& shape, Report& report) 
 }
 
 void bench_operator(const Options& options, const Shape& shape, Report& report) {
-  LoopBack rank(options, shape, 8, 1);
+  LoopBack rank(options, shape);
   const auto begin = [&] { rank.begin(); };
-  for (const int32_t comm_sms : {8, 10, 12, 14, 16}) {
+  std::vector<int32_t> splits = {6, 7, 8, 10, 12, 14};
+  if (options.comm_sms > 0) splits = {options.comm_sms};
+  for (const int32_t comm_sms : splits) {
     const auto times = rank.time({{begin, [&] { rank.produce(rank.sms(), true); }},
                                   {begin, [&] { rank.produce(rank.sms() - comm_sms, true); }},
                                   {[&] {
@@ -354,11 +365,23 @@ void bench_operator(const Options& options, const Shape& shape, Report& report) 
 
 int run(int argc, char** argv) {
   Options options;
+  std::vector<Shape> shapes;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--json") options.json = value;
     if (name == "--only") options.only = value;
     if (name == "--dtype") options.dtype = parse_dtype(value);
+    if (name == "--pause") options.pause = std::atof(value.c_str());
+    if (name == "--comm-sms") options.comm_sms = std::atoi(value.c_str());
+    if (name == "--group") options.group = std::atoi(value.c_str());
+    if (name == "--bands") options.bands_per_segment = std::atoi(value.c_str());
+    if (name == "--shape") {
+      long rows = 0, experts = 0, k = 0, n = 0;
+      if (std::sscanf(value.c_str(), "%ld,%ld,%ld,%ld", &rows, &experts, &k, &n) != 4) {
+        throw InvalidArgument("--shape needs ROWS,EXPERTS,K,N, got " + value);
+      }
+      shapes.push_back({rows, k, n, static_cast<int32_t>(experts)});
+    }
     if (name == "--repetitions") options.repetitions = std::atoi(value.c_str());
     if (name == "--tile" && std::sscanf(value.c_str(), "%dx%d", &options.tile_m, &options.tile_n) != 2) {
       throw InvalidArgument("--tile needs MxN, got " + value);
@@ -366,16 +389,21 @@ int run(int argc, char** argv) {
   }
   Report report;
   constexpr int64_t kDepth = 2048, kWidth = 8192;
-  if (options.only != "operator") {
+  std::vector<Shape> of_producer = shapes, of_operator = shapes;
+  if (shapes.empty()) {
     for (const int64_t rows : {16384, 32768}) {
-      for (const int32_t experts : {4, 16, 64}) bench_producer(options, {rows, kDepth, kWidth, experts}, report);
+      for (const int32_t experts : {4, 16, 64}) of_producer.push_back({rows, kDepth, kWidth, experts});
     }
+    of_operator = {{16384, kDepth, kWidth, 16},
+                   {16384, kDepth, kWidth, 64},
+                   {32768, kDepth, kWidth, 16},
+                   {16384, kDepth, kWidth / 2, 16}};
+  }
+  if (options.only != "operator") {
+    for (const Shape& shape : of_producer) bench_producer(options, shape, report);
   }
   if (options.only != "producer") {
-    bench_operator(options, {16384, kDepth, kWidth, 16}, report);
-    bench_operator(options, {16384, kDepth, kWidth, 64}, report);
-    bench_operator(options, {32768, kDepth, kWidth, 16}, report);
-    bench_operator(options, {16384, kDepth, 4096, 16}, report);
+    for (const Shape& shape : of_operator) bench_operator(options, shape, report);
   }
   report.save(options, text(options.tile_m, "x", options.tile_n));
   return 0;

@@ -31,6 +31,8 @@ class TILEOVERLAP_API Exchange {
                                                          const std::function<bool(int32_t)>& cancelled = {}) = 0;
 };
 
+class LaunchTurns;  // internal
+
 // One allocation on every rank, of equal size, zeroed, and an exchange that goes with it. Owned by the ranks that
 // hold it.
 class TILEOVERLAP_API SymmetricMemory {
@@ -41,6 +43,9 @@ class TILEOVERLAP_API SymmetricMemory {
   virtual std::byte* peer(int32_t rank) const = 0;
   virtual size_t bytes() const = 0;
   virtual Exchange& exchange() const = 0;
+  // How ranks of one process take turns with launches where CUDA makes each launch wait for its kernel; null: they need
+  // not.
+  virtual LaunchTurns* launch_turns() const { return nullptr; }
 };
 
 // One rank's handle. Thread safe. Calls marked *collective by order* must be made by all ranks in the same order;
