@@ -5,6 +5,7 @@
 // TILEOVERLAP_GPU_SOAK_THREADS  1: one thread a rank; otherwise one thread drives all ranks. What serialises launches
 //                               (CUDA_LAUNCH_BLOCKING=1) needs the former: a launch that waits for its kernel would
 //                               keep the only thread from the rank that the kernel waits for.
+// TILEOVERLAP_GPU_SOAK_BUSY     1: another stream fills all SMs again and again meanwhile
 
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/busy_kernel.hpp"
@@ -39,6 +41,28 @@ int from_env(const char* variable, int otherwise) {
 }
 int soak_calls() { return from_env("TILEOVERLAP_GPU_SOAK_CALLS", 2'000); }
 bool one_thread_a_rank() { return from_env("TILEOVERLAP_GPU_SOAK_THREADS", 0) == 1; }
+
+// While it lives, a stream of its own takes every SM for a while, lets go, and takes them again, where the environment
+// asks for it.
+class OtherWork {
+ public:
+  OtherWork() {
+    if (from_env("TILEOVERLAP_GPU_SOAK_BUSY", 0) == 1)
+      thread_ = std::jthread([](const std::stop_token& stop) { work(stop); });
+  }
+
+ private:
+  static void work(const std::stop_token& stop) {
+    constexpr int64_t kBusyNs = 300'000;
+    const testing::CudaStream own;
+    while (!stop.stop_requested()) {
+      testing::keep_busy(0, kBusyNs, own.stream);
+      cuda_ok(cudaStreamSynchronize(own.stream), "cudaStreamSynchronize");
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kBusyNs));
+    }
+  }
+  std::jthread thread_;
+};
 
 std::vector<int64_t> some_tokens(Random& random) {
   std::vector<int64_t> tokens;
@@ -153,6 +177,7 @@ struct Soak {
       return steps;
     };
     drive(draw(kWarmUp), random);
+    const OtherWork other_work;
     const size_t free_before = free_bytes();
     const auto begin = std::chrono::steady_clock::now();
     for (int done = 0; done < total; done += kAtOnce) {

@@ -28,7 +28,10 @@ class ExpertMainloop : public Base {
   using PartTile = decltype(cute::make_shape(cute::shape<0>(TileShape{}), PartRows{}, cute::shape<2>(TileShape{})));
   using PartLayout = decltype(cute::tile_to_shape(
       typename Base::SmemLayoutAtomB{}, cute::make_shape(PartRows{}, cute::shape<2>(TileShape{}), cute::Int<1>{})));
-  static constexpr int kPartElements = cute::size(PartRows{}) * cute::size<2>(TileShape{});
+  // All parts of all stages: a tile's parts lie one behind the other, as its rows would.
+  using PartsLayout = decltype(cute::tile_to_shape(
+      typename Base::SmemLayoutAtomB{},
+      cute::make_shape(PartRows{}, cute::shape<2>(TileShape{}), cute::Int<Base::DispatchPolicy::Stages * Parts>{})));
 
   using StrideB = typename Base::StrideB;
   using TmaB = decltype(cute::make_tma_copy_B_sm90(
@@ -88,7 +91,19 @@ class ExpertMainloop : public Base {
     const auto copy_b = params.tma_part.get_slice(0);
     Tensor from_a = copy_a.partition_S(get<0>(inputs)(_, _, m, _, expert));
     Tensor to_a = copy_a.partition_D(shared_a);
+    Tensor shared_b = make_tensor(make_smem_ptr(storage.smem_B.data()), PartsLayout{});
+    Tensor to_b = copy_b.partition_D(shared_b);
+    // A map of the table holds one matrix, the kernel's own map all.
+    const bool tabled = params.table != nullptr;
     const int32_t first_matrix = static_cast<int32_t>(expert) * Parts;
+    const TensorMap* maps[Parts];
+    int32_t matrices[Parts];
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < Parts; ++part) {
+      maps[part] = tabled ? params.table + first_matrix + part : params.tma_part.get_tma_descriptor();
+      matrices[part] = tabled ? 0 : first_matrix + part;
+    }
+    Tensor weights = get<1>(inputs)(_, _, n, _, _);
     CUTLASS_PRAGMA_NO_UNROLL
     for (; k_tiles > 0; --k_tiles, ++k_tile, ++write) {
       pipeline.producer_acquire(write);
@@ -97,14 +112,9 @@ class ExpertMainloop : public Base {
       copy(params.tma_load_a.with(barrier, 0), from_a(_, _, _, *k_tile), to_a(_, _, _, stage));
       CUTLASS_PRAGMA_UNROLL
       for (int part = 0; part < Parts; ++part) {
-        const int32_t matrix = first_matrix + part;
-        const TensorMap* map = params.table == nullptr ? params.tma_part.get_tma_descriptor() : params.table + matrix;
-        Tensor shared_b =
-            make_tensor(make_smem_ptr(storage.smem_B.data() + (stage * Parts + part) * kPartElements), PartLayout{});
-        // A map of the table holds one matrix.
-        Tensor from_b = copy_b.partition_S(get<1>(inputs)(_, _, n, _, params.table == nullptr ? matrix : 0));
-        Tensor to_b = copy_b.partition_D(shared_b);
-        copy(params.tma_part.with(map, barrier, 0), from_b(_, _, _, *k_tile), to_b(_, _, _, 0));
+        Tensor from_b = copy_b.partition_S(weights(_, _, _, matrices[part]));
+        copy(params.tma_part.with(maps[part], barrier, 0), from_b(_, _, _, *k_tile),
+             to_b(_, _, _, stage * Parts + part));
       }
     }
   }

@@ -33,7 +33,9 @@ class PublishEpilogue : public Base {
   }
 
   CUTLASS_DEVICE PublishEpilogue(const Params& params, typename Base::TensorStorage& storage)
-      : Base(params, storage), publish_(params.publish) {}
+      : Base(params, storage),
+        publish_(params.publish),
+        epoch_(params.publish.task.flags == nullptr ? 0 : *params.publish.task.epoch) {}
 
   // As CUTLASS's kernels call it; `thread` counts the threads that share the tile.
   template <class LoadPipeline, class LoadState, class StorePipeline, class StoreState, class Problem, class Tile,
@@ -60,10 +62,11 @@ class PublishEpilogue : public Base {
     const int64_t tile = element_offset(band, publish_.tiles_n, tile_n);
     if (task.stamps != nullptr) task.stamps[tile] = {ptx::global_timer_ns(), blockIdx.x, 0};
     // Release: pairs with the acquire of the consumer that sees this call's epoch.
-    if (task.flags != nullptr && band != task.withheld_band) ptx::store_release_gpu(task.flags + tile, *task.epoch);
+    if (task.flags != nullptr && band != task.withheld_band) ptx::store_release_gpu(task.flags + tile, epoch_);
   }
 
   Publish publish_;
+  uint64_t epoch_;  // read once: behind each tile it would hold up the warpgroup for a trip to L2
 };
 
 // The same for a gated activation: the accumulators hold gate columns in their first half and up columns in their
