@@ -1,6 +1,7 @@
 """Keeps what a benchmark or test wrote as a result of the repository: results/NAME.json.
 
-    save_result.py NAME FILE --command COMMAND --device DEVICE --driver DRIVER [--note TEXT]
+    save_result.py NAME FILE --command COMMAND --device DEVICE --driver DRIVER
+                   [--commit COMMIT] [--note TEXT]
 
 The result says which commit, device, driver and command it comes from. FILE is JSON, or text that
 is kept line by line.
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("file", type=pathlib.Path)
     for option in ("--command", "--device", "--driver"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--commit", help="that was measured; HEAD unless given")
     parser.add_argument("--note")
     options = parser.parse_args()
     text = options.file.read_text()
@@ -30,8 +32,8 @@ def main() -> None:
         data = json.loads(text)
     except json.JSONDecodeError:
         data = text.splitlines()
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short", options.commit or "HEAD"]
+    commit = subprocess.check_output(head, text=True).strip()
     result = {
         "commit": commit,
         "date": datetime.date.today().isoformat(),

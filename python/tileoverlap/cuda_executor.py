@@ -87,7 +87,7 @@ class CudaExecutor(Executor):
             sms: SMs that this rank may use; None: those of its device, shared evenly among the
                 ranks on it.
             comm_sms: of these, SMs that ship rows while the GEMM runs on the others; None: one in
-                eleven, at least one.
+                fourteen, at least one.
             faults: disorder for tests.
 
         Raises:

@@ -23,7 +23,7 @@ struct CudaFaults {
 struct CudaOptions {
   // SMs that this rank may use; 0: those of its device, shared evenly among the ranks of the transport's world on it.
   int32_t sms = 0;
-  // Of these, SMs that ship rows while the GEMM runs on the others; 0: one in eleven, at least one.
+  // Of these, SMs that ship rows while the GEMM runs on the others; 0: one in fourteen, at least one.
   int32_t comm_sms = 0;
   CudaFaults faults = {};
 };

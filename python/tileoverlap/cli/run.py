@@ -92,7 +92,7 @@ def add_parser(commands: Any) -> None:
         "--comm-sms",
         type=count(),
         metavar="N",
-        help="of these, SMs that ship rows; cuda only, one in eleven unless given",
+        help="of these, SMs that ship rows; cuda only, one in fourteen unless given",
     )
     parser.add_argument(
         "--iterations",
