@@ -34,13 +34,16 @@ class Call:
             as_dtype(np.full((len(part), N), np.nan, np.float32), dtype) for part in self.ids
         ]
 
-    def start(self, sessions: list[to.Session], mode: str = "overlapped") -> None:
+    def start(
+        self, sessions: list[to.Session], mode: str = "overlapped", *, apart: bool = False
+    ) -> None:
         for rank, session in enumerate(sessions):
             mine = PLACEMENT.experts_of(rank)
+            experts = self.down[mine.start : mine.stop]
             session.run(
                 self.plans[rank],
                 self.rows[rank],
-                self.down[mine.start : mine.stop],
+                [experts[i] for i in range(len(experts))] if apart else experts,
                 self.ids[rank],
                 self.weights[rank],
                 out=self.outs[rank],
@@ -88,6 +91,31 @@ def test_rows_come_back_weighted_and_summed(dtype: str, layout: str):
     overlapped.check()
     serial.check()
     assert same_bits(overlapped.outs, serial.outs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_weights_may_be_one_tensor_an_expert(dtype: str):
+    sessions = sessions_for(dtype)
+    together, apart = Call(3, dtype), Call(3, dtype)
+    together.start(sessions)
+    apart.start(sessions, apart=True)
+    synchronize(sessions)
+    apart.check()
+    assert same_bits(apart.outs, together.outs)
+
+
+def test_a_list_of_weights_that_does_not_fit_is_refused_by_name():
+    call = Call(3)
+    session = sessions_for()[0]
+    with pytest.raises(to.InvalidArgument, match="weights must be one tensor or 3 tensors.*got 2"):
+        session.run(
+            call.plans[0],
+            call.rows[0],
+            [call.down[0], call.down[1]],
+            call.ids[0],
+            call.weights[0],
+            out=call.outs[0],
+        )
 
 
 def test_runs_follow_each_other_without_waiting():
