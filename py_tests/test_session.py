@@ -107,7 +107,7 @@ def test_weights_may_be_one_tensor_an_expert(dtype: str):
 def test_a_list_of_weights_that_does_not_fit_is_refused_by_name():
     call = Call(3)
     session = sessions_for()[0]
-    with pytest.raises(to.InvalidArgument, match="weights must be one tensor or 3 tensors.*got 2"):
+    with pytest.raises(to.InvalidArgument, match=r"weights must be one tensor or 3 tensors.*got 2"):
         session.run(
             call.plans[0],
             call.rows[0],
