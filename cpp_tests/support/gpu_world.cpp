@@ -45,7 +45,8 @@ GpuCall GpuSessionWorld::make_call(const Scenario& scenario) const {
   const RouteCounts counts = counts_of(scenario);
   for (int32_t rank = 0; rank < size(); ++rank) {
     call.plans.push_back(make_plan(options_.placement, rank, counts, options_.n, options_.plan));
-    const int64_t rows = max_rows(options_.placement, rank, {options_.max_tokens, options_.top_k, false}, options_.plan);
+    const int64_t rows =
+        max_rows(options_.placement, rank, {options_.max_tokens, options_.top_k, false}, options_.plan);
     call.rows.emplace_back(options_.dtype, std::vector<int64_t>{rows, options_.k});
     call.outs.emplace_back(options_.dtype, std::vector<int64_t>{options_.max_tokens, options_.n});
     call.ids.emplace_back(scenario.ids[static_cast<size_t>(rank)].dtype(),
