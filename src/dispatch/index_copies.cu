@@ -1,6 +1,6 @@
 #include "dispatch/index_copies.hpp"
 
-#include "plan/device_planner.hpp"
+#include "plan/planner_sums.hpp"
 
 namespace tileoverlap {
 namespace {
