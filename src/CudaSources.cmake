@@ -4,11 +4,13 @@ find_package(CUDAToolkit REQUIRED)
 
 target_sources(
   tileoverlap
-  PRIVATE execute/cuda_engine.cpp
+  PRIVATE execute/choose_producer.cpp
+          execute/cuda_engine.cpp
           execute/cuda_executor.cpp
           execute/cuda_layer.cpp
           execute/cuda_session.cpp
           execute/device_timeline.cpp
+          execute/sm_share.cpp
           plan/build_pieces.cpp
           produce/gpu_producer.cpp
           transport/device_world.cpp)

@@ -24,7 +24,8 @@ std::vector<HostTensor> downloaded(const std::vector<DeviceTensor>& tensors) {
   return result;
 }
 
-std::vector<std::shared_ptr<Transport>> one_device(int32_t world) {
+std::vector<std::shared_ptr<Transport>> transports_of(const GpuSetup& setup, int32_t world) {
+  if (!setup.transports.empty()) return setup.transports;
   return make_device_world(std::vector<int32_t>(static_cast<size_t>(world), 0));
 }
 
@@ -32,7 +33,7 @@ std::vector<std::shared_ptr<Transport>> one_device(int32_t world) {
 
 GpuSessionWorld::GpuSessionWorld(const Scenario& scenario, const GpuSetup& setup)
     : options_(session_options(scenario, on_cpu(setup))) {
-  const auto transports = one_device(scenario.world());
+  const auto transports = transports_of(setup, scenario.world());
   for (int32_t rank = 0; rank < scenario.world(); ++rank) {
     streams_.push_back(std::make_unique<CudaStream>());
     sessions_.push_back(
@@ -113,7 +114,7 @@ std::vector<HostTensor> run_on_gpu(const Scenario& scenario, const GpuSetup& set
 
 GpuLayerWorld::GpuLayerWorld(const LayerInputs& inputs, const GpuSetup& setup) {
   const int32_t world = inputs.shapes.placement.world();
-  const auto transports = one_device(world);
+  const auto transports = transports_of(setup, world);
   for (int32_t rank = 0; rank < world; ++rank) {
     streams_.push_back(std::make_unique<CudaStream>());
     layers_.push_back(make_cuda_executor(transports[static_cast<size_t>(rank)], setup.cuda_of(rank))

@@ -20,6 +20,7 @@ struct GpuSetup {
   int64_t max_tokens = -1;                                      // -1: the scenario's
   int64_t timeout_ns = kNoLimitReached;
   bool record_timeline = false;
+  std::vector<std::shared_ptr<Transport>> transports = {};  // by rank; none: a device world on the first GPU
 
   CudaOptions cuda_of(int32_t rank) const { return cuda.size() == 1 ? cuda[0] : cuda.at(static_cast<size_t>(rank)); }
 };

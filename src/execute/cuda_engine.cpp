@@ -10,6 +10,7 @@
 #include "core/relaxed_capture.hpp"
 #include "core/text.hpp"
 #include "dispatch/push_rows.hpp"
+#include "execute/choose_producer.hpp"
 #include "execute/device_timeline.hpp"
 #include "plan/build_pieces.hpp"
 #include "plan/plan_call.hpp"
@@ -20,76 +21,6 @@
 
 namespace tileoverlap {
 namespace {
-
-int attribute(cudaDeviceAttr what, int32_t device) {
-  int value = 0;
-  cuda_check(cudaDeviceGetAttribute(&value, what, device), text("reading an attribute of cuda:", device));
-  return value;
-}
-
-int32_t capability_of(int32_t device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-         attribute(cudaDevAttrComputeCapabilityMinor, device);
-}
-
-// One SM moves about 60 GB/s inside an H200 and costs the GEMM its share: with one in fourteen the return keeps up with
-// the GEMM of the shapes measured, and more SMs cost more than they bring.
-constexpr int32_t kSmsPerCommSm = 14;
-constexpr int64_t kSmallestTileN = 64;
-
-SmShare share_of(const CudaOptions& cuda, int32_t device, int32_t ranks_on_device) {
-  SmShare share{.device_sms = attribute(cudaDevAttrMultiProcessorCount, device), .sms = cuda.sms, .comm_sms = 0};
-  if (share.sms == 0) share.sms = share.device_sms / std::max(1, ranks_on_device);
-  share.comm_sms = cuda.comm_sms > 0 ? cuda.comm_sms : std::max(1, share.sms / kSmsPerCommSm);
-  if (share.sms > share.device_sms) {
-    throw InvalidArgument(text("sms = ", share.sms, " but cuda:", device, " has ", share.device_sms, " SMs"));
-  }
-  // A kernel that waits and the GEMM it waits for run side by side, so both must fit.
-  if (share.producer_sms() < 1) {
-    throw InvalidArgument(text("a rank needs at least one SM for the GEMM beside comm_sms = ", share.comm_sms,
-                               ", it has ", share.sms, " of the ", share.device_sms, " SMs of cuda:", device,
-                               ranks_on_device > 1 ? text(", which ", ranks_on_device, " ranks share") : ""));
-  }
-  return share;
-}
-
-std::string tiles_text(int32_t capability, DType dtype) {
-  std::string result;
-  for (const auto& [m, n] : producer_tiles(capability, dtype)) result += text(result.empty() ? "" : ", ", m, "x", n);
-  return result.empty() ? "none" : result;
-}
-
-const GpuProducer* returned_producer(const EngineOptions& options, int32_t device) {
-  if (options.dtype != DType::kBFloat16 && options.dtype != DType::kFloat16) {
-    throw DTypeError(text("the CUDA executor takes bfloat16 or float16, got ", name(options.dtype)));
-  }
-  const int32_t capability = capability_of(device);
-  const auto* producer =
-      find_producer(capability, options.dtype, options.plan.tile_m, options.plan.tile_n, ExpertKind::kSingle);
-  if (producer == nullptr) {
-    throw InvalidArgument(text("no kernel for ", name(options.dtype), " tiles of ", options.plan.tile_m, "x",
-                               options.plan.tile_n, " on cuda:", device, " (compute capability ", capability / 10, ".",
-                               capability % 10, "); there are: ", tiles_text(capability, options.dtype)));
-  }
-  return producer;
-}
-
-// The first projection shares the bands of the returned GEMM; its tiles are as wide as its kernel likes.
-const GpuProducer* first_producer(const EngineOptions& options, int32_t device) {
-  if (!has_first_projection(options)) return nullptr;
-  const int32_t capability = capability_of(device);
-  const GpuProducer* widest = nullptr;
-  for (const auto& [tile_m, tile_n] : producer_tiles(capability, options.dtype, options.expert)) {
-    if (tile_m != options.plan.tile_m) continue;
-    const auto* producer = find_producer(capability, options.dtype, tile_m, tile_n, options.expert);
-    if (widest == nullptr || producer->tile_n() > widest->tile_n()) widest = producer;
-  }
-  if (widest == nullptr) {
-    throw InvalidArgument(text("no kernel for ", name(options.dtype), " experts of kind ", name(options.expert),
-                               " with tile_m = ", options.plan.tile_m, " on cuda:", device));
-  }
-  return widest;
-}
 
 WorkspaceLayout layout_for(const EngineOptions& options) {
   const int64_t votes = options.input_width > 0 ? vote_bytes(options.placement.experts()) : 0;
@@ -103,7 +34,7 @@ int32_t tiles_across(const EngineOptions& options) {
 
 DevicePlanLayout plan_layout_for(const EngineOptions& options, int32_t rank, int64_t piece_rows) {
   const int64_t bands = max_bands(options.placement, rank, options.capacity, options.plan);
-  const int64_t tiles = bands * std::max<int64_t>(tiles_across(options), ceil_div(options.k, kSmallestTileN));
+  const int64_t tiles = bands * std::max<int64_t>(tiles_across(options), ceil_div(options.k, kNarrowestTile));
   if (tiles > std::numeric_limits<int32_t>::max()) {
     throw InvalidArgument(text("rank ", rank, " may have ", bands,
                                " bands, too many tiles for a GPU kernel (2^31): "

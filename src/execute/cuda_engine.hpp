@@ -18,6 +18,7 @@
 #include "execute/checks.hpp"
 #include "execute/device_world.hpp"
 #include "execute/engine_options.hpp"
+#include "execute/sm_share.hpp"
 #include "plan/device_plan.hpp"
 #include "plan/plan_call.hpp"
 #include "produce/gpu_producer.hpp"
@@ -27,12 +28,6 @@
 #include "transport/launch_turns.hpp"
 
 namespace tileoverlap {
-
-// SMs of one rank.
-struct SmShare {
-  int32_t device_sms, sms, comm_sms;
-  int32_t producer_sms() const { return sms - comm_sms; }
-};
 
 // One call's tensors, checked.
 struct DeviceReturn {

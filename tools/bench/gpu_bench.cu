@@ -63,17 +63,25 @@ struct Shape {
   int32_t experts;
 };
 
-// One rank with everything that its operator needs. Rank 0 of four; it hosts all experts, and each rank owns a quarter
-// of every expert's copies.
+// Whose tokens the experts' rows are.
+enum class Owners {
+  kSelf,   // the rank's own: nothing is sent, so the order of tiles is the GEMM's own
+  kEvenly  // a quarter each rank's: remote rows come first
+};
+
+// One rank with everything that its operator needs: rank 0 of four, which hosts all experts.
 class LoopBack {
  public:
   static constexpr int32_t kWorld = 4;
 
-  LoopBack(const Options& options, const Shape& shape)
+  LoopBack(const Options& options, const Shape& shape, Owners owners)
       : options_(options), shape_(shape), stream_(0), comm_(0, -5), begun_(0), sent_(0) {
     const auto placement = Placement::from_begins({0, shape.experts, shape.experts, shape.experts, shape.experts});
-    const auto share = static_cast<int32_t>(shape.rows / shape.experts / kWorld);
-    const RouteCounts counts(placement, std::vector<int32_t>(static_cast<size_t>(kWorld * shape.experts), share));
+    const auto copies = static_cast<int32_t>(shape.rows / shape.experts);
+    const int32_t share = owners == Owners::kEvenly ? copies / kWorld : 0;
+    std::vector<int32_t> matrix(static_cast<size_t>(kWorld * shape.experts), share);
+    std::fill_n(matrix.begin(), shape.experts, copies - (kWorld - 1) * share);
+    const RouteCounts counts(placement, std::move(matrix));
     const PlanOptions plan_options{.tile_m = options.tile_m,
                                    .tile_n = options.tile_n,
                                    .layout = Layout::kCompact,
@@ -307,7 +315,7 @@ class Report {
 };
 
 void bench_producer(const Options& options, const Shape& shape, Report& report) {
-  LoopBack rank(options, shape);
+  LoopBack rank(options, shape, Owners::kSelf);
   constexpr int32_t kSpared = 12;
   const auto begin = [&] { rank.begin(); };
   const auto times = rank.time({{begin, [&] { rank.produce(rank.sms(), true); }},
@@ -328,7 +336,7 @@ void bench_producer(const Options& options, const Shape& shape, Report& report) 
 }
 
 void bench_operator(const Options& options, const Shape& shape, Report& report) {
-  LoopBack rank(options, shape);
+  LoopBack rank(options, shape, Owners::kEvenly);
   const auto begin = [&] { rank.begin(); };
   std::vector<int32_t> splits = {6, 7, 8, 10, 12, 14};
   if (options.comm_sms > 0) splits = {options.comm_sms};

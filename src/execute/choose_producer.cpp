@@ -1,0 +1,60 @@
+#include "execute/choose_producer.hpp"
+
+#include "core/cuda_objects.hpp"
+#include "core/text.hpp"
+
+namespace tileoverlap {
+namespace {
+
+int attribute(cudaDeviceAttr what, int32_t device) {
+  int value = 0;
+  cuda_check(cudaDeviceGetAttribute(&value, what, device), text("reading an attribute of cuda:", device));
+  return value;
+}
+
+int32_t capability_of(int32_t device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+std::string tiles_text(int32_t capability, DType dtype) {
+  std::string result;
+  for (const auto& [m, n] : producer_tiles(capability, dtype)) result += text(result.empty() ? "" : ", ", m, "x", n);
+  return result.empty() ? "none" : result;
+}
+
+}  // namespace
+
+const GpuProducer* returned_producer(const EngineOptions& options, int32_t device) {
+  if (options.dtype != DType::kBFloat16 && options.dtype != DType::kFloat16) {
+    throw DTypeError(text("the CUDA executor takes bfloat16 or float16, got ", name(options.dtype)));
+  }
+  const int32_t capability = capability_of(device);
+  const auto* producer =
+      find_producer(capability, options.dtype, options.plan.tile_m, options.plan.tile_n, ExpertKind::kSingle);
+  if (producer == nullptr) {
+    throw InvalidArgument(text("no kernel for ", name(options.dtype), " tiles of ", options.plan.tile_m, "x",
+                               options.plan.tile_n, " on cuda:", device, " (compute capability ", capability / 10, ".",
+                               capability % 10, "); there are: ", tiles_text(capability, options.dtype)));
+  }
+  return producer;
+}
+
+// The first projection shares the bands of the returned GEMM; its tiles are as wide as its kernel likes.
+const GpuProducer* first_producer(const EngineOptions& options, int32_t device) {
+  if (!has_first_projection(options)) return nullptr;
+  const int32_t capability = capability_of(device);
+  const GpuProducer* widest = nullptr;
+  for (const auto& [tile_m, tile_n] : producer_tiles(capability, options.dtype, options.expert)) {
+    if (tile_m != options.plan.tile_m) continue;
+    const auto* producer = find_producer(capability, options.dtype, tile_m, tile_n, options.expert);
+    if (widest == nullptr || producer->tile_n() > widest->tile_n()) widest = producer;
+  }
+  if (widest == nullptr) {
+    throw InvalidArgument(text("no kernel for ", name(options.dtype), " experts of kind ", name(options.expert),
+                               " with tile_m = ", options.plan.tile_m, " on cuda:", device));
+  }
+  return widest;
+}
+
+}  // namespace tileoverlap
