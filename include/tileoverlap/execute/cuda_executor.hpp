@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,8 +51,9 @@ TILEOVERLAP_API std::string why_no_cuda_device();
 // Ids lie on the GPU and are found bad there. A session skips such copies, as it does -1, and synchronize() throws
 // InvalidArgument once; a layer's call is refused on all ranks, as where forward() throws.
 // Several ranks on one device need streams that do not queue behind each other: set CUDA_DEVICE_MAX_CONNECTIONS=32
-// before the process starts CUDA. Without it they may wait for each other up to the limit. Results do not depend on the
-// options. Errors: InvalidArgument, and Error for what the driver says.
+// before the process starts CUDA. Without it they may wait for each other up to the limit. With CUDA_LAUNCH_BLOCKING=1
+// ranks of one process need a thread each, since a launch then waits for its kernel.
+// Results do not depend on the options. Errors: InvalidArgument, and Error for what the driver says.
 TILEOVERLAP_API std::unique_ptr<Executor> make_cuda_executor(std::shared_ptr<Transport> transport,
                                                              const CudaOptions& options = {});
 
