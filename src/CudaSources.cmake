@@ -37,13 +37,9 @@ endfunction()
 tileoverlap_kernels(
   tileoverlap_kernels_any
   "${TILEOVERLAP_CUDA_ARCHITECTURES}"
-  consume/ship_rows.cu
   dispatch/index_copies.cu
-  dispatch/push_rows.cu
-  execute/call_kernels.cu
-  plan/plan_call.cu
-  reduce/weighted_sum.cu
-  routing/device_vote.cu)
+  execute/peer_kernels.cu
+  reduce/weighted_sum.cu)
 
 # The experts' GEMM: one CUTLASS instantiation a file, since one takes minutes and gigabytes.
 tileoverlap_kernels(tileoverlap_kernels_sm80 "80;90-real" produce/instances/sm80_bf16_128x128.cu

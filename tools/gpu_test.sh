@@ -7,6 +7,7 @@
 #   cpp       the C++ tests labelled gpu, and the planner's
 #   starts    short calls as the first of a process: launch-blocking mode, lazy loading
 #   python    the Python tests marked gpu, on the package as built
+#   nvshmem   ranks in processes over NVSHMEM, on one GPU under MPS (skipped where the library is built without it)
 #   grid      the correctness grid W = 4 on one GPU: overlapped == serial and tolerances at the sizes of the paper's Table 2
 #   sanitize  compute-sanitizer on the small tests: memcheck, racecheck, synccheck
 #   sass      the bf16 GEMM has HGMMA and neither LDL nor STL
@@ -25,6 +26,7 @@ say() { printf '== %s\n' "$*"; }
 
 part_build() {
   cmake --preset cuda -B "$build" -DTILEOVERLAP_BUILD_PYTHON=ON -DTILEOVERLAP_BUILD_BENCH=ON -DTILEOVERLAP_WERROR=OFF \
+    -DTILEOVERLAP_NVSHMEM=AUTO \
     -DPython_EXECUTABLE="$(command -v "$python")" >"$out/configure.log" 2>&1 || { tail -n 30 "$out/configure.log"; return 1; }
   cmake --build "$build" --target tileoverlap gpu_test gpu_bench gpu_grid _core >"$out/build.log" 2>&1 ||
     { grep -m 5 -E 'error|FAILED' "$out/build.log"; tail -n 30 "$out/build.log"; return 1; }
@@ -35,11 +37,19 @@ part_starts() {
   TILEOVERLAP_GPU_SOAK_CALLS=500 CUDA_MODULE_LOADING=LAZY "${soak[@]}" &&
     TILEOVERLAP_GPU_SOAK_CALLS=500 TILEOVERLAP_GPU_SOAK_THREADS=1 CUDA_LAUNCH_BLOCKING=1 "${soak[@]}"
 }
-part_python() {
+# The package as built: its Python files and its extension module.
+package() {
   rm -rf "$out/site" && mkdir -p "$out/site" && cp -r python/tileoverlap "$out/site/" &&
-    cp "$build"/python/bindings/_core*.so "$out/site/tileoverlap/" &&
-    PYTHONPATH=$out/site "$python" -m pytest -q -m gpu -p no:cacheprovider --junitxml="$out/pytest_gpu.xml" py_tests
+    cp "$build"/python/bindings/_core*.so "$out/site/tileoverlap/"
 }
+# gpu_pytest NAME ARGUMENTS...
+gpu_pytest() {
+  local name=$1
+  shift
+  package && PYTHONPATH=$out/site "$python" -m pytest -q -m gpu -p no:cacheprovider --junitxml="$out/$name.xml" "$@"
+}
+part_python() { gpu_pytest pytest_gpu --ignore=py_tests/test_gpu_nvshmem.py py_tests; }
+part_nvshmem() { gpu_pytest pytest_nvshmem py_tests/test_gpu_nvshmem.py; }
 part_grid() { "$build/tools/bench/gpu_grid" --json "$out/grid.json"; }
 part_sanitize() {
   local tool
@@ -62,7 +72,7 @@ part_bench() {
 }
 
 failed=0
-for part in "${@:-build}" $( (($#)) || echo cpp starts python grid sanitize sass bench); do
+for part in "${@:-build}" $( (($#)) || echo cpp starts python nvshmem grid sanitize sass bench); do
   say "$part"
   begin=$SECONDS
   if "part_$part"; then say "$part: ok after $((SECONDS - begin)) s"; else

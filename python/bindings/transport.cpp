@@ -18,6 +18,7 @@
 #include "tileoverlap/transport/device_world.hpp"
 #include "tileoverlap/transport/in_process.hpp"
 #include "tileoverlap/transport/mapped.hpp"
+#include "tileoverlap/transport/nvshmem.hpp"
 #include "tileoverlap/transport/transport.hpp"
 
 namespace tileoverlap::python {
@@ -53,6 +54,37 @@ auto zero_of(nb::object callable) {
   };
 }
 
+void bind_nvshmem(nb::module_& module) {
+  nb::class_<NvshmemWorld>(module, "NvshmemWorld")
+      .def_prop_ro("rank", &NvshmemWorld::rank)
+      .def_prop_ro("world", &NvshmemWorld::world)
+      .def("transport", &NvshmemWorld::transport, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "group",
+          [](NvshmemWorld& self, const std::vector<int32_t>& ranks, size_t nbytes, nb::object all_gather) {
+            const HostAllGather gather = all_gather_of(std::move(all_gather));
+            const nb::gil_scoped_release released;
+            return self.group(ranks, nbytes, gather);
+          },
+          nb::arg("ranks"), nb::arg("nbytes"), nb::arg("all_gather"))
+      .def("close", &NvshmemWorld::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("__repr__", &NvshmemWorld::repr);
+  module.def(
+      "start_nvshmem",
+      [](int32_t rank, int32_t world, int32_t device, nb::object all_gather, int32_t ranks_on_device, bool map_peers,
+         const std::vector<std::string>& libraries) {
+        NvshmemOptions options{.rank = rank, .world = world, .device = device};
+        options.all_gather = all_gather_of(std::move(all_gather));
+        options.ranks_on_device = ranks_on_device;
+        options.map_peers = map_peers;
+        options.libraries = libraries;
+        const nb::gil_scoped_release released;
+        return start_nvshmem(options);
+      },
+      nb::kw_only(), nb::arg("rank"), nb::arg("world"), nb::arg("device"), nb::arg("all_gather"),
+      nb::arg("ranks_on_device"), nb::arg("map_peers"), nb::arg("libraries"));
+}
+
 }  // namespace
 
 void bind_transport(nb::module_& module) {
@@ -86,6 +118,7 @@ void bind_transport(nb::module_& module) {
       },
       nb::kw_only(), nb::arg("rank"), nb::arg("world"), nb::arg("bases"), nb::arg("nbytes"), nb::arg("device"),
       nb::arg("ranks_on_device"), nb::arg("all_gather").none(), nb::arg("zero").none(), nb::arg("owner").none());
+  bind_nvshmem(module);
   module.def(
       "gather_counts",
       [](Exchange& exchange, const Placement& placement, int32_t rank, const Tensor* topk_ids, int64_t limit_ns) {

@@ -40,6 +40,7 @@ from tileoverlap.errors import (
 )
 from tileoverlap.executor import Executor
 from tileoverlap.moe_layer import MoeLayer
+from tileoverlap.nvshmem import NvshmemWorld
 from tileoverlap.placement import Placement
 from tileoverlap.plan import CopyIndex, Plan, check_plan, check_plans, make_plan, tile_arrays
 from tileoverlap.routing import Routed, route
@@ -72,6 +73,7 @@ __all__ = [
     "InvalidArgument",
     "MappedTransport",
     "MoeLayer",
+    "NvshmemWorld",
     "OverlapTimes",
     "Placement",
     "Plan",

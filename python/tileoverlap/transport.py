@@ -177,7 +177,7 @@ class MappedTransport(Transport):
                 nbytes=as_int("nbytes", nbytes, low=1, high=INT64_MAX),
                 device=_as_device(device),
                 ranks_on_device=as_int("ranks_on_device", ranks_on_device, low=1),
-                all_gather=None if all_gather is None else _as_bytes_of(all_gather),
+                all_gather=None if all_gather is None else as_bytes_of(all_gather),
                 zero=zero,
                 owner=owner,
             )
@@ -195,7 +195,7 @@ def _as_device(device: object) -> tuple[int, int]:
     raise InvalidArgument(f"device must be 'cpu' or 'cuda:' and a number, got {name!r}")
 
 
-def _as_bytes_of(
+def as_bytes_of(
     all_gather: Callable[[bytes], Iterable[bytes]],
 ) -> Callable[[bytes], list[bytes]]:
     """`all_gather` as the extension calls it: what holds bytes becomes bytes; TypeError else."""

@@ -1,7 +1,5 @@
 #pragma once
-// The consumer on a GPU: ships finished rows to their owners while the GEMM is running.
-
-#include <cuda_runtime_api.h>
+// What the consumer on a GPU is told: it ships finished rows to their owners while the GEMM is running.
 
 #include <cstdint>
 
@@ -35,9 +33,5 @@ struct ShipTask {
 
 // Two CTAs an SM: while one draws its next piece, waits or counts what has arrived, the other copies.
 inline constexpr int32_t kShipThreads = 512, kShipCtasPerSm = 2;
-
-void load_ship_rows();
-// `sms` > 0. Waits on the device: bounded, see DeviceWatch.
-void ship_rows(const ShipTask& task, int32_t sms, cudaStream_t stream);
 
 }  // namespace tileoverlap

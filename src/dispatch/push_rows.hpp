@@ -1,8 +1,6 @@
 #pragma once
 // Dispatch on a GPU: each token's row goes straight to its planned rows on the ranks that host its experts.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "execute/device_world.hpp"
@@ -19,9 +17,5 @@ struct PushTask {
   const int32_t* peer;          // [tokens * top_k]: who hosts the copy's expert; not read where dispatch_row is -1
   const int64_t* dispatch_row;  // [tokens * top_k]; -1: no copy
 };
-
-void load_push_rows();
-// The rows are not counted at the peers yet: see count_dispatched.
-void push_rows(const PushTask& task, int32_t sms, cudaStream_t stream);
 
 }  // namespace tileoverlap

@@ -1,8 +1,5 @@
 #pragma once
-// The small kernels around a call: its head, its end, and the waits for peers between its stages. One CTA each, so that
-// waiting never fills the GPU.
-
-#include <cuda_runtime_api.h>
+// What the small kernels around a call are told: its head, its end, and the waits for peers between its stages.
 
 #include <cstdint>
 
@@ -27,25 +24,11 @@ struct AwaitTask {
   CallStamps* stamps;    // null: not recorded
 };
 
-void load_call_kernels();
-// Advances the epoch. The first call of a session meets the peers (bounded by the limit) and compares terms with them.
-void begin_call(const DeviceWorld& world, CallStamps* stamps, cudaStream_t stream);
-// Counts what this rank has dispatched at each peer: `rows` [world], in device memory. Behind the kernel that wrote
-// them.
-void count_dispatched(const DeviceWorld& world, const int64_t* rows, int64_t row_bytes, cudaStream_t stream);
-void await_peers(const AwaitTask& task, cudaStream_t stream);
-
 struct FinishTask {
   DeviceWorld world;
   bool dispatched;      // the rank's input rows are free again, too
   const IdReport* ids;  // in device memory: faults to tell the host of; null where they have refused the call
   CallStamps* stamps;   // null: not recorded
 };
-// Grants the peers their credits: this rank's staging is free again.
-void finish_call(const FinishTask& task, cudaStream_t stream);
-// Tells the peers, when the host lets go of the session, that nothing more will come from this rank.
-void close_session(const DeviceWorld& world, cudaStream_t stream);
-// Marks the rank's part as ready, with the epoch from which credits count. By the host, before any call.
-void open_session(const DeviceWorld& world, uint64_t first_epoch, cudaStream_t stream);
 
 }  // namespace tileoverlap

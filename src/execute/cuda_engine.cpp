@@ -9,23 +9,30 @@
 #include "core/nvtx.hpp"
 #include "core/relaxed_capture.hpp"
 #include "core/text.hpp"
-#include "dispatch/push_rows.hpp"
 #include "execute/choose_producer.hpp"
 #include "execute/device_timeline.hpp"
 #include "plan/build_pieces.hpp"
-#include "plan/plan_call.hpp"
 #include "reduce/weighted_sum.hpp"
-#include "routing/device_vote.hpp"
 #include "routing/id_report.hpp"
 #include "tileoverlap/core/env.hpp"
 
 namespace tileoverlap {
 namespace {
 
-WorkspaceLayout layout_for(const EngineOptions& options) {
-  const int64_t votes = options.input_width > 0 ? vote_bytes(options.placement.experts()) : 0;
-  return WorkspaceLayout::make(options.placement.world(), size_report(options, 0).staging_bytes,
-                               largest_input_bytes(options), votes);
+WorkspaceLayout layout_for(const EngineOptions& options, const LinkKernels& kernels) {
+  WorkspaceSizes sizes{.staging = size_report(options, 0).staging_bytes,
+                       .input = largest_of_ranks(options, &SizeReport::input_bytes)};
+  if (options.input_width > 0) sizes.vote = vote_bytes(options.placement.experts());
+  if (kernels.sources_in_part) {
+    sizes.output = largest_of_ranks(options, &SizeReport::output_bytes);
+    sizes.outgoing = options.capacity.max_tokens * options.input_width * size_of(options.dtype);
+  }
+  return WorkspaceLayout::make(options.placement.world(), sizes);
+}
+
+const LinkKernels& kernels_of(const Transport& transport) {
+  const RemoteLink* link = transport.remote_link();
+  return link == nullptr ? peer_kernels() : *link->kernels;
 }
 
 int32_t tiles_across(const EngineOptions& options) {
@@ -59,7 +66,8 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
       options_(std::move(options)),
       share_(share_of(cuda, device_.device_id, transport->ranks_on_device())),
       sizes_(size_report(options_, rank_)),
-      layout_(layout_for(options_)),
+      kernels_(kernels_of(*transport)),
+      layout_(layout_for(options_, kernels_)),
       rows_(max_rows(options_.placement, rank_, options_.capacity, options_.plan)),
       tiles_n_(tiles_across(options_)),
       piece_rows_(piece_rows(row_bytes(), options_.plan.tile_m)),
@@ -76,7 +84,7 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
   const auto bytes = [&](int64_t size) { return DeviceBytes(device, static_cast<size_t>(size)); };
   const int32_t world = layout_.world, experts = options_.placement.experts();
   const int64_t tiles = plan_layout_.max_bands * tiles_n_;
-  output_ = bytes(sizes_.output_bytes);
+  if (!kernels_.sources_in_part) output_ = bytes(sizes_.output_bytes);
   projected_ = bytes(sizes_.projected_bytes);
   flags_ = bytes(tiles * static_cast<int64_t>(sizeof(uint64_t)));
   plan_ = bytes(plan_layout_.total);
@@ -104,16 +112,18 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
   const std::vector<int32_t>& begins = options_.placement.expert_begin();
   begins_ = bytes(static_cast<int64_t>(begins.size() * sizeof(int32_t)));
   write(begins_, begins.data(), begins.size() * sizeof(int32_t));
+  if (const RemoteLink* link = transport->remote_link(); link != nullptr) {
+    pes_ = bytes(world * static_cast<int64_t>(sizeof(int32_t)));
+    write(pes_, link->pes.data(), link->pes.size() * sizeof(int32_t));
+  }
   index_ = bytes(index_layout_.total);
   if (has_dispatch()) planner_ = bytes(PlannerLayout::make(world, experts, local).total);
 
   // What can fail has happened before peers see anything.
   memory_ = transport->allocate(options_.terms, static_cast<size_t>(layout_.total));
   map_peers();
-  poison(memory_->local() + layout_.staging, layout_.total - layout_.staging, host_.get());
-  poison(output_.data(), sizes_.output_bytes, host_.get());
-  poison(projected_.data(), sizes_.projected_bytes, host_.get());
-  open_session(device_world(options_.warmup_timeout_ns), epoch_, host_.get());
+  poison_buffers(host_.get());
+  kernels_.open_session(device_world(options_.warmup_timeout_ns), epoch_, host_.get());
   host_.synchronize();
 }
 
@@ -123,7 +133,7 @@ CudaEngine::~CudaEngine() {
     if (called_) cuda_ignore(cudaEventSynchronize(done_.get()));
     cuda_ignore(cudaStreamSynchronize(comm_.get()));
     map_peers();
-    close_session(device_world(0), host_.get());
+    kernels_.close_session(device_world(0), host_.get());
     host_.synchronize();
   } catch (const Error&) {  // the device is lost: there is nobody to tell
   }
@@ -132,14 +142,8 @@ CudaEngine::~CudaEngine() {
 void CudaEngine::load_kernels() const {
   producer_->load();
   if (first_producer_ != nullptr) first_producer_->load();
-  if (has_dispatch()) {
-    load_push_rows();
-    load_device_vote();
-    load_plan_call();
-  }
-  load_call_kernels();
+  kernels_.load(has_dispatch());
   cuda_check(load_index_copies(), "loading the copy index");
-  load_ship_rows();
   load_weighted_sum();
 }
 
@@ -152,6 +156,7 @@ DeviceWorld CudaEngine::device_world(int64_t limit_ns) const {
   return {.layout = layout_,
           .rank = rank_,
           .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+          .pes = reinterpret_cast<const int32_t*>(pes_.data()),
           .terms = terms_,
           .control = reinterpret_cast<Control*>(control_.data()),
           .status = reinterpret_cast<Status*>(status_.device_pointer()),
@@ -170,7 +175,8 @@ bool CudaEngine::map_peers() {
   std::vector<const std::byte*> parts;
   for (int32_t peer = 0; peer < layout_.world; ++peer) parts.push_back(memory_->peer(peer));
   write(parts_, parts.data(), parts.size() * sizeof(parts[0]));
-  return std::find(parts.begin(), parts.end(), nullptr) == parts.end();
+  // Over a link all memory has been there since allocate(); null is what only the link reaches.
+  return pes_.data() != nullptr || std::find(parts.begin(), parts.end(), nullptr) == parts.end();
 }
 
 void CudaEngine::connect(cudaStream_t stream) {
@@ -219,7 +225,7 @@ void CudaEngine::begin_call(cudaStream_t stream) {
   if (called_ && !is_captured(stream)) done_.hold(stream);
   ++epoch_;
   const NvtxRange range("tileoverlap.begin");
-  tileoverlap::begin_call(world(), stamps(), stream);
+  kernels_.begin_call(world(), stamps(), stream);
 }
 
 void CudaEngine::upload(const Plan& plan, cudaStream_t stream) {
@@ -292,7 +298,7 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
     task.input = call.rows;
     task.input_stride = call.row_stride;
     task.weights = weights_of(weight_table_, call.weights, task.n, task.k, false, stream);
-    task.output = output_.data();
+    task.output = output();
     task.output_stride = options_.n;
     task.publish = {.flags = reinterpret_cast<uint64_t*>(flags_.data()),
                     .epoch = &reinterpret_cast<const Control*>(control_.data())->epoch,
@@ -312,15 +318,15 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
   }
   {
     const NvtxRange range("tileoverlap.consume");
-    ship_rows({.world = world(),
-               .plan = device_plan(),
-               .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
-               .tiles_n = tiles_n_,
-               .output = output_.data(),
-               .row_bytes = row_bytes(),
-               .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
-               .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
-              share_.comm_sms, comm);
+    kernels_.ship_rows({.world = world(),
+                        .plan = device_plan(),
+                        .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
+                        .tiles_n = tiles_n_,
+                        .output = output(),
+                        .row_bytes = row_bytes(),
+                        .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
+                        .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
+                       share_.comm_sms, comm);
   }
   if (overlapped) {
     sent_.record(comm);
@@ -332,14 +338,14 @@ void CudaEngine::await(WaitFor what, cudaStream_t stream) {
   const DevicePlan plan = device_plan();
   const bool returned = what == WaitFor::kArrival;
   auto* totals = reinterpret_cast<uint64_t*>(totals_.data());
-  await_peers({.world = world(),
-               .what = what,
-               .rows = returned ? plan.returned_rows : plan.dispatched_rows,
-               .row_bytes = returned ? row_bytes() : options_.input_width * size_of(options_.dtype),
-               .totals = returned ? totals : totals + layout_.world,
-               .plan = plan.head,
-               .stamps = returned ? stamps() : nullptr},
-              stream);
+  kernels_.await_peers({.world = world(),
+                        .what = what,
+                        .rows = returned ? plan.returned_rows : plan.dispatched_rows,
+                        .row_bytes = returned ? row_bytes() : options_.input_width * size_of(options_.dtype),
+                        .totals = returned ? totals : totals + layout_.world,
+                        .plan = plan.head,
+                        .stamps = returned ? stamps() : nullptr},
+                       stream);
 }
 
 void CudaEngine::vote(const TensorView& ids, cudaStream_t stream) {
@@ -347,14 +353,17 @@ void CudaEngine::vote(const TensorView& ids, cudaStream_t stream) {
   const CountTask counted = count_task(ids);
   cuda_check(count_copies(counted, stream), "launching count_copies");
   cuda_check(scan_chunks(counted, stream), "launching scan_chunks");
-  cast_counts({.world = world(), .counts = counted.totals, .experts = counted.experts, .ids = counted.report}, stream);
+  kernels_.cast_counts({.world = world(), .counts = counted.totals, .experts = counted.experts, .ids = counted.report},
+                       stream);
 }
 
-void CudaEngine::refuse(const std::string& reason, cudaStream_t stream) { cast_refusal(world(), reason, stream); }
+void CudaEngine::refuse(const std::string& reason, cudaStream_t stream) {
+  kernels_.cast_refusal(world(), reason, stream);
+}
 
 void CudaEngine::plan(cudaStream_t stream) {
   const NvtxRange range("tileoverlap.plan");
-  plan_call(plan_task(), stream);
+  kernels_.plan_call(plan_task(), stream);
 }
 
 CountTask CudaEngine::count_task(const TensorView& ids) const {
@@ -404,17 +413,29 @@ void CudaEngine::send_rows(const TensorView& x, const TensorView& ids, cudaStrea
   const IndexTask index = index_task(ids);
   cuda_check(index_copies(index, stream), "launching index_copies");
   await(WaitFor::kDispatchCredit, stream);
-  push_rows({.world = world(),
-             .x = x.data,
-             .x_stride_bytes = x.strides[0] * size_of(x.dtype),
-             .row_bytes = options_.input_width * size_of(options_.dtype),
-             .tokens = x.shape[0],
-             .top_k = options_.capacity.top_k,
-             .peer = index.peer,
-             .dispatch_row = index.dispatch_row},
-            share_.sms, stream);
+  const int64_t row_bytes = options_.input_width * size_of(options_.dtype);
+  const std::byte* from = x.data;
+  int64_t stride = x.strides[0] * size_of(x.dtype);
+  if (kernels_.sources_in_part && x.shape[0] > 0) {
+    std::byte* outgoing = memory_->local() + layout_.outgoing;
+    const auto size = [](int64_t bytes) { return static_cast<size_t>(bytes); };
+    cuda_check(cudaMemcpy2DAsync(outgoing, size(row_bytes), from, size(stride), size(row_bytes), size(x.shape[0]),
+                                 cudaMemcpyDeviceToDevice, stream),
+               "copying the tokens to where they leave from");
+    from = outgoing;
+    stride = row_bytes;
+  }
+  kernels_.push_rows({.world = world(),
+                      .x = from,
+                      .x_stride_bytes = stride,
+                      .row_bytes = row_bytes,
+                      .tokens = x.shape[0],
+                      .top_k = options_.capacity.top_k,
+                      .peer = index.peer,
+                      .dispatch_row = index.dispatch_row},
+                     share_.sms, stream);
   // What goes out comes back.
-  count_dispatched(world(), device_plan().returned_rows, options_.input_width * size_of(options_.dtype), stream);
+  kernels_.count_dispatched(world(), device_plan().returned_rows, row_bytes, stream);
 }
 
 void CudaEngine::receive_rows(cudaStream_t stream) { await(WaitFor::kDispatchArrival, stream); }
@@ -432,7 +453,7 @@ void CudaEngine::reduce(const DeviceReturn& call, cudaStream_t stream) {
                 .gather_row = index_task(call.ids).gather_row,
                 .staging_rows = &plan.head->staging_rows,
                 .staging = memory_->local() + layout_.staging,
-                .output = output_.data(),
+                .output = output(),
                 .weights = reinterpret_cast<const float*>(weights.data),
                 .weight_stride = weights.strides[0],
                 .out = call.out.data,
@@ -444,18 +465,22 @@ void CudaEngine::reduce(const DeviceReturn& call, cudaStream_t stream) {
 void CudaEngine::end_call(cudaStream_t stream) {
   if (cuda_.faults.poison) {
     // Own rows are sent and read, staging is read: from here on they are free.
-    poison(memory_->local() + layout_.staging, layout_.total - layout_.staging, stream);
-    poison(output_.data(), sizes_.output_bytes, stream);
-    poison(projected_.data(), sizes_.projected_bytes, stream);
+    poison_buffers(stream);
   }
-  finish_call({.world = world(),
-               .dispatched = has_dispatch(),
-               .ids = has_dispatch() ? nullptr : id_report(),
-               .stamps = stamps()},
-              stream);
+  kernels_.finish_call({.world = world(),
+                        .dispatched = has_dispatch(),
+                        .ids = has_dispatch() ? nullptr : id_report(),
+                        .stamps = stamps()},
+                       stream);
   if (is_captured(stream)) return;
   done_.record(stream);
   called_ = true;
+}
+
+void CudaEngine::poison_buffers(cudaStream_t stream) const {
+  poison(memory_->local() + layout_.staging, layout_.total - layout_.staging, stream);
+  poison(output_.data(), static_cast<int64_t>(output_.bytes()), stream);
+  poison(projected_.data(), sizes_.projected_bytes, stream);
 }
 
 void CudaEngine::poison(std::byte* memory, int64_t bytes, cudaStream_t stream) const {
@@ -526,7 +551,7 @@ Timeline CudaEngine::timeline() const {
 
 SizeReport CudaEngine::sizes() const {
   SizeReport report = sizes_;
-  report.input_bytes = layout_.total - layout_.input;  // the largest of all ranks
+  report.input_bytes = largest_of_ranks(options_, &SizeReport::input_bytes);
   report.counter_bytes = layout_.staging;
   return report;
 }

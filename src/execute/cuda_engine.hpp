@@ -10,22 +10,21 @@
 #include <string>
 #include <vector>
 
-#include "consume/ship_rows.hpp"
 #include "core/cuda_objects.hpp"
 #include "core/upload_ring.hpp"
 #include "dispatch/index_copies.hpp"
-#include "execute/call_kernels.hpp"
 #include "execute/checks.hpp"
 #include "execute/device_world.hpp"
 #include "execute/engine_options.hpp"
+#include "execute/link_kernels.hpp"
 #include "execute/sm_share.hpp"
 #include "plan/device_plan.hpp"
-#include "plan/plan_call.hpp"
 #include "produce/gpu_producer.hpp"
 #include "produce/weight_table.hpp"
 #include "tileoverlap/execute/cuda_executor.hpp"
 #include "tileoverlap/plan/plan.hpp"
 #include "transport/launch_turns.hpp"
+#include "transport/remote_link.hpp"
 
 namespace tileoverlap {
 
@@ -112,6 +111,9 @@ class CudaEngine {
                            cudaStream_t stream);
   void await(WaitFor what, cudaStream_t stream);
   int64_t limit_ns() const;
+  // The rows of the returned GEMM.
+  std::byte* output() const { return kernels_.sources_in_part ? memory_->local() + layout_.output : output_.data(); }
+  void poison_buffers(cudaStream_t stream) const;
   void poison(std::byte* memory, int64_t bytes, cudaStream_t stream) const;
   void throw_refusal();
 
@@ -121,6 +123,7 @@ class CudaEngine {
   const EngineOptions options_;
   const SmShare share_;
   const SizeReport sizes_;
+  const LinkKernels& kernels_;
   const WorkspaceLayout layout_;
   const int64_t rows_;  // of the GEMM's buffers
   const int32_t tiles_n_;
@@ -137,7 +140,7 @@ class CudaEngine {
   int32_t last_ctas_ = 0;   // of the last returned GEMM, for the timeline
   bool connected_ = false;  // parts_ holds all peers
 
-  DeviceBytes output_, projected_, flags_, plan_, control_, parts_, totals_, begins_, index_, planner_;
+  DeviceBytes output_, projected_, flags_, plan_, control_, parts_, pes_, totals_, begins_, index_, planner_;
   DeviceBytes tile_stamps_, piece_stamps_, call_stamps_;
   PinnedBytes status_;
   Stream comm_, host_;  // of the consumer; of what the host itself asks

@@ -7,12 +7,18 @@
 
 namespace tileoverlap {
 
+// A kernel begins with this: false once the session has failed.
+__device__ inline bool is_running(const DeviceWorld& world) {
+  return ptx::load_relaxed_gpu(&world.control->stopped) == 0;
+}
+
+// Link: see peer_link.cuh.
+template <class Link>
 class DeviceWatch {
  public:
   __device__ explicit DeviceWatch(const DeviceWorld& world) : world_(world) {}
 
-  // A kernel begins with this: false once the session has failed.
-  __device__ bool running() const { return ptx::load_relaxed_gpu(&world_.control->stopped) == 0; }
+  __device__ bool running() const { return is_running(world_); }
 
   // Called by one thread. `ready` makes the acquire and names the release it pairs with; `observe(record)` fills in
   // what was seen when the limit has passed. A wait for a peer lasts a little longer than its limit: the peer, which
@@ -69,13 +75,11 @@ class DeviceWatch {
   // True once waits are pointless: this rank has failed, or a peer has reported a failure.
   __device__ bool stopped() const {
     if (!running()) return true;
-    if (ptx::load_acquire_system(world_.alarm(world_.rank)) == 0) return false;  // pairs with tell()
-    adopt();
-    return true;
+    return Link::reached(world_.own_word_at(world_.layout.alarm), 1) && adopt();
   }
 
   __device__ bool peer_closed(int32_t peer) const {
-    return ptx::load_acquire_system(world_.own_word(Word::kClosed, peer)) != 0;  // pairs with the host's last write
+    return Link::reached(world_.own_word(Word::kClosed, peer), 1);  // pairs with the peer's last write
   }
 
   // Ends the session with `record`, unless it has failed before, and tells the host and the peers.
@@ -84,8 +88,12 @@ class DeviceWatch {
     record.epoch = world_.control->epoch;
     record.timeout_ns = world_.limit_ns;
     if (!report(record)) return;
-    for (int32_t peer = 0; peer < world_.world(); ++peer) tell(peer, record);
-    ptx::store_release_system(world_.ready(world_.rank), RankState::kFailed);
+    // The rank's own inbox first: for peers that come later, and where messages leave from.
+    tell(world_.rank, record);
+    for (int32_t peer = 0; peer < world_.world(); ++peer) {
+      if (peer != world_.rank) tell(peer, record);
+    }
+    ptx::store_release_system(world_.own_word_at(world_.layout.ready), RankState::kFailed);
   }
 
  private:
@@ -99,22 +107,26 @@ class DeviceWatch {
     return true;
   }
 
-  // Writes the record into a part's inbox, then rings. Release, twice: the record before the word, the word before the
-  // alarm. The rank's own inbox, too: for peers that come later.
+  // Writes the record into a part's inbox, and rings.
   __device__ void tell(int32_t peer, const WaitRecord& record) const {
-    *reinterpret_cast<WaitRecord*>(world_.parts[peer] + world_.layout.inbox_offset(world_.rank)) = record;
-    ptx::store_release_system(world_.word(peer, Word::kFailed, world_.rank), 1);
-    ptx::add_release_system(world_.alarm(peer), 1);
+    const int64_t inbox = world_.layout.inbox_offset(world_.rank);
+    auto* own = reinterpret_cast<WaitRecord*>(world_.own() + inbox);
+    if (peer == world_.rank) *own = record;
+    const int64_t word = world_.layout.word_offset(Word::kFailed, world_.rank);
+    Link::put_message(world_, peer, inbox, own, sizeof(WaitRecord), word, 1);
+    // Several ranks may ring: each sets the same value. It may be there before the word: adopt() looks again then.
+    Link::set(world_, peer, world_.layout.alarm, 1);
   }
 
-  // Takes over what a peer has reported.
-  __device__ void adopt() const {
+  // Takes over what a peer has reported; false where it is not there yet.
+  __device__ bool adopt() const {
     for (int32_t peer = 0; peer < world_.world(); ++peer) {
       // Acquire: pairs with the release in tell(); the record is there.
-      if (ptx::load_acquire_system(world_.own_word(Word::kFailed, peer)) == 0) continue;
+      if (!Link::reached(world_.own_word(Word::kFailed, peer), 1)) continue;
       report(*reinterpret_cast<const WaitRecord*>(world_.own() + world_.layout.inbox_offset(peer)));
-      return;
+      return true;
     }
+    return false;
   }
 
   const DeviceWorld& world_;

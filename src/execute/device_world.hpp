@@ -43,8 +43,10 @@ struct Status {
 struct DeviceWorld {
   WorkspaceLayout layout = {};
   int32_t rank = 0;
-  std::byte* const* parts = nullptr;  // [world], in device memory: each rank's part as this rank's device sees it
-  uint64_t terms = 0;                 // hash of what all ranks must agree on
+  // [world], in device memory: each rank's part as this rank's device sees it; null where only the link reaches it.
+  std::byte* const* parts = nullptr;
+  const int32_t* pes = nullptr;  // [world], in device memory: numbers of the ranks in NVSHMEM's world; else null
+  uint64_t terms = 0;            // hash of what all ranks must agree on
   Control* control = nullptr;
   Status* status = nullptr;
   int64_t limit_ns = 0;
@@ -53,15 +55,16 @@ struct DeviceWorld {
 
 #if defined(__CUDACC__)
   __device__ std::byte* own() const { return parts[rank]; }
-  __device__ uint64_t* word(int32_t at, Word what, int32_t writer) const {
-    return reinterpret_cast<uint64_t*>(parts[at] + layout.word_offset(what, writer));
+  // Words by offset into a part. Of peers: for links that reach them by pointer.
+  __device__ uint64_t* word_at(int32_t at, int64_t offset) const {
+    return reinterpret_cast<uint64_t*>(parts[at] + offset);
   }
-  __device__ uint64_t* own_word(Word what, int32_t writer) const { return word(rank, what, writer); }
-  __device__ uint64_t* alarm(int32_t at) const { return reinterpret_cast<uint64_t*>(parts[at] + layout.alarm); }
-  // Two words: the RankState and the hash of the terms.
-  __device__ uint64_t* ready(int32_t at) const { return reinterpret_cast<uint64_t*>(parts[at] + layout.ready); }
-  __device__ VoteHead* vote(int32_t at, uint64_t epoch, int32_t writer) const {
-    return reinterpret_cast<VoteHead*>(parts[at] + layout.vote_offset(epoch, writer));
+  __device__ uint64_t* own_word_at(int64_t offset) const { return word_at(rank, offset); }
+  __device__ uint64_t* own_word(Word what, int32_t writer) const {
+    return own_word_at(layout.word_offset(what, writer));
+  }
+  __device__ VoteHead* own_vote(uint64_t epoch, int32_t writer) const {
+    return reinterpret_cast<VoteHead*>(own() + layout.vote_offset(epoch, writer));
   }
 #endif
 };

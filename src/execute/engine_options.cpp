@@ -14,12 +14,12 @@ SizeReport size_report(const EngineOptions& options, int32_t rank) {
   return report;
 }
 
-int64_t largest_input_bytes(const EngineOptions& options) {
-  int64_t bytes = 0;
+int64_t largest_of_ranks(const EngineOptions& options, int64_t SizeReport::* bytes) {
+  int64_t largest = 0;
   for (int32_t rank = 0; rank < options.placement.world(); ++rank) {
-    bytes = std::max(bytes, size_report(options, rank).input_bytes);
+    largest = std::max(largest, size_report(options, rank).*bytes);
   }
-  return bytes;
+  return largest;
 }
 
 }  // namespace tileoverlap

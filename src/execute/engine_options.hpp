@@ -32,6 +32,6 @@ inline bool has_first_projection(const EngineOptions& options) { return options.
 // Sizes of one rank, counters apart. Throws InvalidArgument where they pass 2^63 bytes.
 SizeReport size_report(const EngineOptions& options, int32_t rank);
 // Bytes of the largest rank's input rows: symmetric memory has one size.
-int64_t largest_input_bytes(const EngineOptions& options);
+int64_t largest_of_ranks(const EngineOptions& options, int64_t SizeReport::*bytes);
 
 }  // namespace tileoverlap

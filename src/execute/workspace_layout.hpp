@@ -31,13 +31,21 @@ struct VoteHead {
   int64_t refusal_size;  // 0: counts follow; else bytes of the reason that follows
 };
 
+// Bytes of what lies in a rank's part; the same on all ranks.
+struct WorkspaceSizes {
+  int64_t staging = 0, input = 0;
+  int64_t vote = 0;  // behind the head of a vote; 0 where ranks vote by another way
+  // Rows of the returned GEMM, and tokens on their way to experts: for links that put rows only from a rank's part.
+  int64_t output = 0, outgoing = 0;
+};
+
 struct WorkspaceLayout {
   int32_t world = 0;
   int64_t vote_stride = 0;
-  int64_t words = 0, ready = 0, alarm = 0, inbox = 0, votes = 0, staging = 0, input = 0, total = 0;
+  int64_t words = 0, ready = 0, alarm = 0, inbox = 0, votes = 0, staging = 0, input = 0, output = 0, outgoing = 0;
+  int64_t total = 0;
 
-  // `vote_bytes` behind the head of a vote; 0 where ranks vote by another way.
-  static WorkspaceLayout make(int32_t world, int64_t staging_bytes, int64_t input_bytes, int64_t vote_bytes = 0) {
+  static WorkspaceLayout make(int32_t world, const WorkspaceSizes& sizes) {
     constexpr int64_t kPartAlignment = 128;
     WorkspaceLayout layout{.world = world};
     const auto place = [&](int64_t bytes) {
@@ -49,14 +57,16 @@ struct WorkspaceLayout {
     layout.ready = place(kWordStride);
     layout.alarm = place(kWordStride);
     layout.inbox = place(world * inbox_stride());
-    if (vote_bytes > 0) {
-      layout.vote_stride = align_up(static_cast<int64_t>(sizeof(VoteHead)) + vote_bytes, kPartAlignment);
+    if (sizes.vote > 0) {
+      layout.vote_stride = align_up(static_cast<int64_t>(sizeof(VoteHead)) + sizes.vote, kPartAlignment);
       // Two calls' votes: a rank that votes in call n + 2 has ended call n + 1, for which each peer voted after its
       // call n, so nobody reads the votes of n any more.
       layout.votes = place(2 * world * layout.vote_stride);
     }
-    layout.staging = place(staging_bytes);
-    layout.input = place(input_bytes);
+    layout.staging = place(sizes.staging);
+    layout.input = place(sizes.input);
+    layout.output = place(sizes.output);
+    layout.outgoing = place(sizes.outgoing);
     return layout;
   }
 

@@ -1,8 +1,6 @@
 #pragma once
 // Plans a layer call on the device: waits for all ranks' votes, then makes this rank's plan from their counts.
 
-#include <cuda_runtime_api.h>
-
 #include "execute/device_world.hpp"
 #include "plan/device_planner.hpp"
 
@@ -15,9 +13,5 @@ struct PlanCallTask {
   std::byte* scratch;
   DevicePlan plan;
 };
-
-void load_plan_call();
-// One CTA. A refused call gives an empty plan, and the host learns of the refusal through Status.
-void plan_call(const PlanCallTask& task, cudaStream_t stream);
 
 }  // namespace tileoverlap

@@ -40,8 +40,7 @@ struct alignas(16) Vector {
 
 template <class Pair>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(const WeightedSumTask task) {
-  const DeviceWatch watch(task.world);
-  if (!watch.running() || *task.refused_by >= 0) return;
+  if (!is_running(task.world) || *task.refused_by >= 0) return;
   const int64_t vectors = task.n / kVector;
   const int64_t staging_rows = *task.staging_rows;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;

@@ -1,10 +1,7 @@
 #pragma once
 // The head of a layer call on the device: each rank writes its counts, or why it refuses, into all ranks' memory.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
-#include <string_view>
 
 #include "execute/device_world.hpp"
 
@@ -24,10 +21,5 @@ struct CountsVote {
   int32_t experts;
   const IdReport* ids;  // in device memory; copy >= 0: the ids are refused
 };
-
-void load_device_vote();
-void cast_counts(const CountsVote& vote, cudaStream_t stream);
-// `reason` is cut to Status::kLongestRefusal bytes.
-void cast_refusal(const DeviceWorld& world, std::string_view reason, cudaStream_t stream);
 
 }  // namespace tileoverlap

@@ -27,9 +27,8 @@
 #include <thread>
 #include <vector>
 
-#include "consume/ship_rows.hpp"
 #include "core/cuda_objects.hpp"
-#include "execute/call_kernels.hpp"
+#include "execute/link_kernels.hpp"
 #include "execute/workspace_layout.hpp"
 #include "plan/build_pieces.hpp"
 #include "produce/gpu_producer.hpp"
@@ -107,7 +106,7 @@ class LoopBack {
     flags_ = DeviceBytes(0, static_cast<size_t>(plan.tiles()) * sizeof(uint64_t));
     control_ = DeviceBytes(0, sizeof(Control));
     status_ = PinnedBytes(0, sizeof(Status));
-    layout_ = WorkspaceLayout::make(kWorld, share * shape.experts * row_bytes, 0);
+    layout_ = WorkspaceLayout::make(kWorld, {.staging = share * shape.experts * row_bytes});
     std::vector<std::byte*> parts;
     for (int32_t rank = 0; rank < kWorld; ++rank) {
       parts_memory_.emplace_back(0, static_cast<size_t>(layout_.total));
@@ -130,15 +129,14 @@ class LoopBack {
     producer_ = find_producer(10 * major + minor, options.dtype, options.tile_m, options.tile_n, ExpertKind::kSingle);
     if (producer_ == nullptr) throw InvalidArgument("no kernel for this tile");
     producer_->load();
-    load_ship_rows();
-    load_call_kernels();
+    peer_kernels().load(false);
   }
 
   int32_t sms() const { return sms_; }
   double flops() const { return flops_; }
   int64_t shipped_bytes() const { return shipped_bytes_; }
 
-  void begin() { begin_call(world(), nullptr, stream_.get()); }
+  void begin() { peer_kernels().begin_call(world(), nullptr, stream_.get()); }
   void produce(int32_t ctas, bool flags) {
     const DevicePlan plan = device_plan();
     GemmTask task{.head = plan.head, .order = plan.order, .experts = shape_.experts, .rows = rows_};
@@ -158,15 +156,15 @@ class LoopBack {
   }
   void ship(int32_t ctas) { ship(ctas, stream_.get()); }
   void ship(int32_t ctas, cudaStream_t stream) {
-    ship_rows({.world = world(),
-               .plan = device_plan(),
-               .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
-               .tiles_n = tiles_n_,
-               .output = output_.data(),
-               .row_bytes = shape_.n * size_of(options_.dtype),
-               .stamps = nullptr,
-               .disorder = {}},
-              ctas, stream);
+    peer_kernels().ship_rows({.world = world(),
+                              .plan = device_plan(),
+                              .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
+                              .tiles_n = tiles_n_,
+                              .output = output_.data(),
+                              .row_bytes = shape_.n * size_of(options_.dtype),
+                              .stamps = nullptr,
+                              .disorder = {}},
+                             ctas, stream);
   }
   void overlapped(int32_t comm_sms) {
     begun_.record(stream_.get());

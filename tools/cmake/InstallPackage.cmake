@@ -17,6 +17,11 @@ install(
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# Beside the library, which loads it.
+if(TARGET tileoverlap_nvshmem)
+  install(TARGETS tileoverlap_nvshmem LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 set(tileoverlap_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tileoverlap)
 install(EXPORT tileoverlap-targets NAMESPACE tileoverlap:: DESTINATION ${tileoverlap_package_dir})
 configure_package_config_file(

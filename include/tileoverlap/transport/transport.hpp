@@ -32,6 +32,7 @@ class TILEOVERLAP_API Exchange {
 };
 
 class LaunchTurns;  // internal
+struct RemoteLink;  // internal
 
 // One allocation on every rank, of equal size, zeroed, and an exchange that goes with it. Owned by the ranks that
 // hold it.
@@ -39,7 +40,8 @@ class TILEOVERLAP_API SymmetricMemory {
  public:
   virtual ~SymmetricMemory() = default;
   virtual std::byte* local() const = 0;
-  // The peer's memory mapped into this process, or null while the peer has not allocated its part yet.
+  // The peer's memory mapped into this process; null while the peer has not allocated its part yet, and where only the
+  // transport's remote link reaches it.
   virtual std::byte* peer(int32_t rank) const = 0;
   virtual size_t bytes() const = 0;
   virtual Exchange& exchange() const = 0;
@@ -66,6 +68,8 @@ class TILEOVERLAP_API Transport {
   virtual std::shared_ptr<SymmetricMemory> allocate(const std::string& terms, size_t bytes) = 0;
   // Collective by order.
   virtual std::unique_ptr<Exchange> open_exchange() = 0;
+  // How kernels reach the peers; null: all memory is mapped, SymmetricMemory::peer() says where.
+  virtual const RemoteLink* remote_link() const { return nullptr; }
   virtual std::string repr() const = 0;
 };
 

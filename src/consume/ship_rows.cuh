@@ -1,13 +1,13 @@
-#include "consume/ship_rows.hpp"
+#pragma once
+// The consumer's kernel, for any link.
 
-#include "consume/peer_transport.cuh"
+#include "consume/ship_rows.hpp"
 #include "core/cuda_objects.hpp"
 #include "execute/device_watch.cuh"
 
 namespace tileoverlap {
-namespace {
 
-__device__ uint64_t mixed(uint64_t value) {
+__device__ inline uint64_t mixed(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
   return value ^ (value >> 31);
@@ -15,14 +15,14 @@ __device__ uint64_t mixed(uint64_t value) {
 
 // The piece that ticket `ticket` stands for: the schedule's order, or with disorder a rotation of it, turned round in
 // every other call.
-__device__ int64_t piece_of(const ShipTask& task, int64_t ticket, int64_t pieces, uint64_t epoch) {
+__device__ inline int64_t piece_of(const ShipTask& task, int64_t ticket, int64_t pieces, uint64_t epoch) {
   if (task.disorder.seed == 0) return ticket;
   const uint64_t draw = mixed(task.disorder.seed + epoch);
   const int64_t rotated = static_cast<int64_t>((static_cast<uint64_t>(ticket) + draw) % static_cast<uint64_t>(pieces));
   return (draw >> 63) != 0 ? pieces - 1 - rotated : rotated;
 }
 
-__device__ void delay(const ShipTask& task, uint64_t draw) {
+__device__ inline void delay(const ShipTask& task, uint64_t draw) {
   if (task.disorder.max_delay_us == 0) return;
   const uint64_t wait_ns = mixed(draw) % (static_cast<uint64_t>(task.disorder.max_delay_us) * 1000 + 1);
   const uint64_t begin = ptx::global_timer_ns();
@@ -30,7 +30,9 @@ __device__ void delay(const ShipTask& task, uint64_t draw) {
 }
 
 // One warp waits until every tile of the piece's bands carries this epoch's flag.
-__device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch& watch, const Piece& piece, uint64_t epoch) {
+template <class Link>
+__device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& watch, const Piece& piece,
+                               uint64_t epoch) {
   const int64_t first = static_cast<int64_t>(piece.first_band) * task.tiles_n;
   const int64_t end = (static_cast<int64_t>(piece.last_band) + 1) * task.tiles_n;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -38,7 +40,7 @@ __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch& watch, c
     const int64_t tile = group + lane;
     const auto published = [&] { return tile >= end || ptx::load_relaxed_gpu(task.flags + tile) == epoch; };
     if (__all_sync(~0u, published())) continue;
-    DeviceWatch::Deadline deadline(watch, task.world.rank);
+    typename DeviceWatch<Link>::Deadline deadline(watch, task.world.rank);
     uint32_t missing = 0;  // lanes whose tile is not there
     while ((missing = ~__ballot_sync(~0u, published())) != 0) {
       if (!__any_sync(~0u, deadline.pause())) continue;
@@ -69,10 +71,12 @@ __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch& watch, c
 }
 
 // The owner has read what the call before put into its staging.
-__device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch& watch, const Piece& piece, uint64_t epoch) {
+template <class Link>
+__device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch<Link>& watch, const Piece& piece,
+                                uint64_t epoch) {
   const uint64_t* credit = task.world.own_word(Word::kCredit, piece.peer);
   // Acquire: pairs with the owner's release behind its reduce; its staging can be overwritten.
-  const auto granted = [&] { return ptx::load_acquire_system(credit) >= epoch - 1; };
+  const auto granted = [&] { return Link::reached(credit, epoch - 1); };
   return watch.wait({.what = WaitFor::kCredit, .peer = piece.peer, .expert = piece.expert, .segment = piece.segment},
                     granted, [&](WaitRecord& record) {
                       record.seen = ptx::load_relaxed_system(credit);
@@ -97,11 +101,11 @@ class Greeted {
   uint64_t peers_ = 0;
 };
 
-template <class Transport>
+template <class Link>
 __global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel(const ShipTask task) {
   __shared__ int64_t shared_ticket;
   __shared__ bool shared_ready;
-  const DeviceWatch watch(task.world);
+  const DeviceWatch<Link> watch(task.world);
   const uint64_t epoch = task.world.control->epoch;
   const int64_t pieces = task.plan.head->pieces;
   if (!watch.running()) return;
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel
     }
     __syncthreads();
     const int64_t ticket = shared_ticket;
-    if (ticket >= pieces) return;
+    if (ticket >= pieces) break;
     const int64_t number = piece_of(task, ticket, pieces, epoch);
     const Piece piece = task.plan.pieces[number];
     PieceStamp stamp = {};
@@ -126,8 +130,8 @@ __global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel
           ready = wait_for_credit(task, watch, piece, epoch);
           // Read by the owner behind the arrivals of this CTA, each of which releases it.
           if (ready) {
-            ptx::store_relaxed_system(task.world.word(piece.peer, Word::kPlan, task.world.rank),
-                                      task.plan.head->fingerprint);
+            Link::announce(task.world, piece.peer, task.world.layout.word_offset(Word::kPlan, task.world.rank),
+                           task.plan.head->fingerprint);
           }
         }
         if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
@@ -137,27 +141,29 @@ __global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel
     }
     __syncthreads();
     if (!shared_ready) return;
-    Transport::put(task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
-                   task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes, Word::kReturned);
+    Link::put(task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
+              task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes,
+              task.world.layout.word_offset(Word::kReturned, task.world.rank));
     if (threadIdx.x == 0 && task.stamps != nullptr) {
       stamp.copy_end_ns = ptx::global_timer_ns();
       stamp.cta = blockIdx.x;
       task.stamps[number] = stamp;
     }
   }
+  // What comes behind this kernel may overwrite the rows.
+  if (threadIdx.x == 0) Link::complete();
 }
 
-const void* kernel() { return reinterpret_cast<const void*>(&ship_rows_kernel<PeerTransport>); }
-
-}  // namespace
-
+template <class Link>
 void load_ship_rows() {
   cudaFuncAttributes attributes;
-  cuda_check(cudaFuncGetAttributes(&attributes, kernel()), "loading the consumer");
+  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&ship_rows_kernel<Link>)),
+             "loading the consumer");
 }
 
+template <class Link>
 void ship_rows(const ShipTask& task, int32_t sms, cudaStream_t stream) {
-  ship_rows_kernel<PeerTransport><<<static_cast<uint32_t>(sms * kShipCtasPerSm), kShipThreads, 0, stream>>>(task);
+  ship_rows_kernel<Link><<<static_cast<uint32_t>(sms * kShipCtasPerSm), kShipThreads, 0, stream>>>(task);
   cuda_check(cudaGetLastError(), "launching the consumer");
 }
 

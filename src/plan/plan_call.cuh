@@ -1,20 +1,22 @@
-#include "plan/plan_call.hpp"
+#pragma once
+// The planner's kernel, for any link.
 
 #include "core/cuda_objects.hpp"
 #include "execute/device_watch.cuh"
 #include "plan/device_group.cuh"
+#include "plan/plan_call.hpp"
 #include "routing/device_vote.hpp"
 
 namespace tileoverlap {
-namespace {
 
-constexpr int kThreads = 512;
+inline constexpr int32_t kPlanThreads = 512;
 
-__device__ bool wait_for_vote(const DeviceWorld& world, const DeviceWatch& watch, int32_t peer, uint64_t epoch) {
-  const VoteHead* head = world.vote(world.rank, epoch, peer);
+template <class Link>
+__device__ bool wait_for_vote(const DeviceWorld& world, const DeviceWatch<Link>& watch, int32_t peer, uint64_t epoch) {
+  const VoteHead* head = world.own_vote(epoch, peer);
   // Acquire: pairs with the release behind the peer's counts or reason.
   return watch.wait(
-      {.what = WaitFor::kCounts, .peer = peer}, [&] { return ptx::load_acquire_system(&head->epoch) == epoch; },
+      {.what = WaitFor::kCounts, .peer = peer}, [&] { return Link::reached(&head->epoch, epoch); },
       [&](WaitRecord& record) {
         record.seen = ptx::load_relaxed_system(&head->epoch);
         record.expected = epoch;
@@ -22,17 +24,17 @@ __device__ bool wait_for_vote(const DeviceWorld& world, const DeviceWatch& watch
 }
 
 // The first rank that refuses the call, or -1.
-__device__ int32_t first_refusal(const DeviceWorld& world, uint64_t epoch) {
+__device__ inline int32_t first_refusal(const DeviceWorld& world, uint64_t epoch) {
   for (int32_t peer = 0; peer < world.world(); ++peer) {
-    if (world.vote(world.rank, epoch, peer)->refusal_size != 0) return peer;
+    if (world.own_vote(epoch, peer)->refusal_size != 0) return peer;
   }
   return -1;
 }
 
 // Each kind of news once: what the host has not fetched yet is not overwritten.
-__device__ void report_refusal(const DeviceWorld& world, uint64_t epoch, int32_t by) {
+__device__ inline void report_refusal(const DeviceWorld& world, uint64_t epoch, int32_t by) {
   Status& status = *world.status;
-  const VoteHead* head = world.vote(world.rank, epoch, by);
+  const VoteHead* head = world.own_vote(epoch, by);
   if (by == world.rank) {
     // A refusal by the host has been thrown where it was found.
     if (head->refusal_size != kRefusedIds || ptx::load_relaxed_system(&status.bad_ids) != 0) return;
@@ -50,20 +52,21 @@ __device__ void report_refusal(const DeviceWorld& world, uint64_t epoch, int32_t
   ptx::store_release_system(&status.refused, epoch);
 }
 
-__global__ void __launch_bounds__(kThreads) plan_call_kernel(const PlanCallTask task) {
-  const DeviceWatch watch(task.world);
+template <class Link>
+__global__ void __launch_bounds__(kPlanThreads, 1) plan_call_kernel(const PlanCallTask task) {
+  const DeviceWatch<Link> watch(task.world);
   if (!watch.running()) return;
   const DeviceWorld& world = task.world;
   const uint64_t epoch = world.control->epoch;
   bool there = true;
-  for (int32_t peer = static_cast<int32_t>(threadIdx.x); there && peer < world.world(); peer += kThreads) {
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); there && peer < world.world(); peer += kPlanThreads) {
     there = wait_for_vote(world, watch, peer, epoch);
   }
   if (__syncthreads_and(there) == 0) return;
   PlannerInput input = task.input;
   input.refused_by = first_refusal(world, epoch);
   if (input.refused_by >= 0 && threadIdx.x == 0) report_refusal(world, epoch, input.refused_by);
-  input.counts = reinterpret_cast<const int32_t*>(world.vote(world.rank, epoch, 0) + 1);
+  input.counts = reinterpret_cast<const int32_t*>(world.own_vote(epoch, 0) + 1);
   input.counts_stride = world.layout.vote_stride / static_cast<int64_t>(sizeof(int32_t));
   DeviceGroup group;
   const PlannerResult result = plan_call(group, input, task.scratch_layout.at(task.scratch), task.plan);
@@ -71,16 +74,16 @@ __global__ void __launch_bounds__(kThreads) plan_call_kernel(const PlanCallTask 
   if (result.too_large && threadIdx.x == 0) watch.fail({.what = WaitFor::kError, .peer = world.rank});
 }
 
-}  // namespace
-
+template <class Link>
 void load_plan_call() {
   cudaFuncAttributes attributes;
-  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&plan_call_kernel)),
+  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&plan_call_kernel<Link>)),
              "loading the planner");
 }
 
-void plan_call(const PlanCallTask& task, cudaStream_t stream) {
-  plan_call_kernel<<<1, kThreads, 0, stream>>>(task);
+template <class Link>
+void launch_plan_call(const PlanCallTask& task, cudaStream_t stream) {
+  plan_call_kernel<Link><<<1, kPlanThreads, 0, stream>>>(task);
   cuda_check(cudaGetLastError(), "launching the planner");
 }
 

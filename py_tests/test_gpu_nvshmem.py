@@ -1,0 +1,143 @@
+"""Ranks in processes over NVSHMEM, all on one GPU: the same bits as ranks of one process, and what
+happens where ranks are late, missing or do not fit. The ranks run nvshmem_rank.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_support import DTYPES, gpu_marks
+
+import tileoverlap as to
+
+HERE = Path(__file__).resolve().parent
+MPS = HERE.parent / "tools" / "mps_ranks.sh"
+CALLS = int(os.environ.get("TILEOVERLAP_NVSHMEM_CALLS", "200"))
+
+
+def why_not() -> str:
+    """Why these tests cannot run; "" where they can."""
+    if not to._core.build_info()["nvshmem"]:
+        return "the library was built without NVSHMEM"
+    if importlib.util.find_spec("nvidia.nvshmem") is None and "NVSHMEM_ROOT" not in os.environ:
+        return "needs nvidia-nvshmem-cu13 or NVSHMEM_ROOT"
+    return ""
+
+
+pytestmark = [*gpu_marks(), pytest.mark.skipif(bool(why_not()), reason=why_not())]
+needs_mps = pytest.mark.skipif(
+    shutil.which("nvidia-cuda-mps-control") is None, reason="needs nvidia-cuda-mps-control"
+)
+
+
+def launch(
+    ranks: int, scenario: str, *, mps: bool = True, code: int = 0, limit_s: int = 60, **options: Any
+) -> str:
+    """Runs the scenario on all ranks; what they printed."""
+    command = [str(MPS)] if mps else [sys.executable, "-m", "tileoverlap", "launch"]
+    command += ["-n", str(ranks), str(HERE / "nvshmem_rank.py"), scenario]
+    command += [f"{name}={value}" for name, value in options.items()]
+    variables = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "LIMIT_S": str(limit_s),
+        "TILEOVERLAP_TIMEOUT_S": str(limit_s),
+        "NVSHMEM_DISABLE_NVLS": "1",
+    }
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
+    print(done.stdout)
+    return done.stdout
+
+
+@needs_mps
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+@pytest.mark.parametrize("layout", ["compact", "owner_aligned"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_four_ranks_give_the_bits_of_ranks_of_one_process(dtype: str, layout: str, map_peers: str):
+    said = launch(4, "soak", calls=CALLS, dtype=dtype, layout=layout, map_peers=map_peers)
+    assert said.count(f"{CALLS} calls equal") == 4
+
+
+@needs_mps
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_router_modes_and_real_routing(map_peers: str, real_trace: Path):
+    options = {"experts": 64, "top_k": 6, "tokens": 1024, "hidden": 256, "inner": 128}
+    said = launch(4, "routings", trace=real_trace, map_peers=map_peers, **options)
+    assert said.count("trace") == 4
+
+
+@needs_mps
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_uneven_experts_on_other_numbers_of_ranks(ranks: int, map_peers: str):
+    launch(
+        ranks,
+        "soak",
+        calls=CALLS // 4,
+        placement="uneven",
+        expert="silu_gate",
+        experts=11,
+        map_peers=map_peers,
+    )
+
+
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_without_mps_ranks_take_turns(map_peers: str):
+    launch(2, "soak", mps=False, calls=10, pool=5, tokens=16, map_peers=map_peers)
+
+
+@needs_mps
+def test_groups_of_ranks_side_by_side():
+    launch(4, "groups")
+
+
+@needs_mps
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_memory_is_used_again_and_grows(map_peers: str):
+    launch(2, "memory", map_peers=map_peers)
+
+
+@needs_mps
+def test_ranks_that_do_not_fit_are_refused_and_can_correct_themselves():
+    launch(2, "mismatch")
+
+
+def test_a_rank_count_that_differs_is_named():
+    said = launch(2, "worlds_differ", mps=False)
+    assert "2" in said
+    assert "3" in said
+
+
+def test_nvshmem_is_not_started_inside_a_capture():
+    launch(1, "captured", mps=False)
+
+
+@needs_mps
+def test_nvshmem_that_the_framework_has_started_is_used():
+    launch(2, "framework", calls=20, pool=8)
+
+
+@needs_mps
+def test_ranks_that_come_late_are_waited_for():
+    launch(3, "late", seconds=20, calls=10, pool=5)
+    launch(3, "late_call", seconds=20)
+
+
+@pytest.mark.parametrize("mps", [False, pytest.param(True, marks=needs_mps)], ids=["turns", "mps"])
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_a_killed_rank_is_named_by_all_others_within_the_limit(mps: bool, map_peers: str):
+    said = launch(
+        3, "killed", mps=mps, code=128 + 9, limit_s=10, victim=1, tokens=16, map_peers=map_peers
+    )
+    survivors = [line for line in said.splitlines() if "killed:" in line]
+    assert len(survivors) == 2, said
+    assert all("rank 1" in line for line in survivors)

@@ -1,0 +1,94 @@
+#pragma once
+// How kernels reach peers whose memory is mapped: ranks of one process, CUDA IPC, torch symmetric memory, NVSHMEM's own
+// mapped pointers.
+//
+// A link is what the kernels of a call are templates over, so it fixes the words that every link has:
+//   put, put_row, put_message   data into a peer's part
+//   announce, set, add, get     one word of a peer's part; all words are given as offsets into it
+//   reached                     one word of the rank's own part, which peers write
+//   complete                    all puts of this rank have been carried out
+
+#include "core/ptx.cuh"
+#include "execute/device_world.hpp"
+
+namespace tileoverlap {
+
+struct PeerLink {
+  // Rows leave from wherever they lie. (Links that need them in this rank's part say true.)
+  static constexpr bool kSourcesInPart = false;
+
+  // By all threads of a CTA: copies `bytes`, a multiple of 16, from this rank's `source` to `offset` of the peer's part
+  // and adds them to the word at `counter`. On return the copy may still be on its way.
+  static __device__ void put(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
+                             int64_t bytes, int64_t counter) {
+    copy(world.parts[peer] + offset, source, bytes);
+    __syncthreads();
+    // Release, cumulative over the barrier: all threads' rows are there before their bytes are counted. Pairs with the
+    // owner's acquire in front of its reduce.
+    if (threadIdx.x == 0) add(world, peer, counter, static_cast<uint64_t>(bytes));
+  }
+
+  // By all lanes of a warp: one row, counted later.
+  static __device__ void put_row(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
+                                 int64_t bytes) {
+    const int64_t vectors = bytes / static_cast<int64_t>(sizeof(uint4));
+    const auto* from = reinterpret_cast<const uint4*>(source);
+    auto* to = reinterpret_cast<uint4*>(world.parts[peer] + offset);
+#pragma unroll 4
+    for (int64_t i = threadIdx.x % 32; i < vectors; i += 32) to[i] = from[i];
+  }
+
+  // By one thread: a few words, then `value` at `word`. Release: what the message says is there before the word.
+  static __device__ void put_message(const DeviceWorld& world, int32_t peer, int64_t offset, const void* source,
+                                     int64_t bytes, int64_t word, uint64_t value) {
+    const auto* from = static_cast<const uint32_t*>(source);
+    auto* to = reinterpret_cast<uint32_t*>(world.parts[peer] + offset);
+    for (int64_t i = 0; i < bytes / static_cast<int64_t>(sizeof(uint32_t)); ++i) to[i] = from[i];
+    set(world, peer, word, value);
+  }
+
+  // By one thread. In front of all that the thread's CTA puts or counts at this peer later.
+  static __device__ void announce(const DeviceWorld& world, int32_t peer, int64_t word, uint64_t value) {
+    ptx::store_relaxed_system(world.word_at(peer, word), value);
+  }
+  // By one thread. Release: behind all that it has seen, and behind the kernels before.
+  static __device__ void set(const DeviceWorld& world, int32_t peer, int64_t word, uint64_t value) {
+    ptx::store_release_system(world.word_at(peer, word), value);
+  }
+  static __device__ void add(const DeviceWorld& world, int32_t peer, int64_t word, uint64_t value) {
+    ptx::add_release_system(world.word_at(peer, word), value);
+  }
+  // By one thread. Acquire.
+  static __device__ uint64_t get(const DeviceWorld& world, int32_t peer, int64_t word) {
+    return ptx::load_acquire_system(world.word_at(peer, word));
+  }
+  // By one thread. Words only grow, but for wrap-around, which 64 bits do not see. Acquire.
+  static __device__ bool reached(const uint64_t* own_word, uint64_t value) {
+    return ptx::load_acquire_system(own_word) >= value;
+  }
+  // True where the peer has memory yet.
+  static __device__ bool there(const DeviceWorld& world, int32_t peer) { return world.parts[peer] != nullptr; }
+  // By one thread, in front of what counts the puts of kernels before, and of what overwrites their sources.
+  static __device__ void complete() {}
+
+ private:
+  // 16-byte vectors, four in flight a thread, past L1: rows are read once and never read back here. Measured on an
+  // H200: 48 GB/s a CTA of 1024 threads, and as much by the bulk copy engine, which needs shared memory besides.
+  static __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+    constexpr int kInFlight = 4;
+    const auto* source = reinterpret_cast<const uint4*>(from);
+    auto* target = reinterpret_cast<uint4*>(to);
+    const int64_t vectors = bytes / static_cast<int64_t>(sizeof(uint4)), step = blockDim.x;
+    int64_t i = threadIdx.x;
+    for (; i + (kInFlight - 1) * step < vectors; i += kInFlight * step) {
+      uint4 values[kInFlight];
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) values[j] = __ldcg(source + i + j * step);
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) __stcs(target + i + j * step, values[j]);
+    }
+    for (; i < vectors; i += step) __stcs(target + i, __ldcg(source + i));
+  }
+};
+
+}  // namespace tileoverlap
