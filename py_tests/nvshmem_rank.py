@@ -314,7 +314,8 @@ def worlds_differ(me: Any, options: Options) -> str:
     said = refused(
         lambda: to.NvshmemWorld(me.rank, me.world + (me.rank == 1), me.all_gather), to.Error
     )
-    assert "world" in said, said
+    assert str(me.world) in said, said
+    assert str(me.world + 1) in said, said
     return said
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several ranks on one GPU, at the same time: mps_ranks.sh -n RANKS [--] COMMAND...
+# Several ranks on one GPU, at the same time: mps_ranks.sh -n RANKS [OPTIONS OF tileoverlap launch] COMMAND...
 #
 # Starts CUDA's Multi-Process Service (MPS) for this run alone, gives each of RANKS processes its share of the SMs, runs
 # COMMAND under `tileoverlap launch`, and stops the service again. Without MPS the processes take turns on the GPU, and a
@@ -10,16 +10,9 @@ usage() {
   sed -n '2,6s/^# \{0,1\}//p' "$0"
   exit 2
 }
-ranks=
-while (($#)); do
-  case $1 in
-    -n) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage; ranks=$2; shift 2 ;;
-    --) shift; break ;;
-    -*) usage ;;
-    *) break ;;
-  esac
-done
-[[ -n $ranks ]] && (($#)) || usage
+[[ ${1:-} == -n && ${2:-} =~ ^[1-9][0-9]*$ && $# -ge 3 ]] || usage
+ranks=$2
+shift 2
 command -v nvidia-cuda-mps-control >/dev/null || { echo "mps_ranks: nvidia-cuda-mps-control is not on the PATH" >&2; exit 2; }
 
 # Pipes of our own, so that a service that is there already is left alone.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
@@ -132,22 +133,36 @@ TEST_P(GpuRecordedRun, NeverHasAWorkerDoTwoThingsAtOnce) {
   }
 }
 
+int64_t first_copy_end(const Timeline& timeline) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const TimelineEvent& event : timeline.events) {
+    if (event.span == Span::kCopy) first = std::min(first, event.end_ns);
+  }
+  return first;
+}
+
 TEST_P(GpuRecordedRun, SendsBeforeTheLastTileInOverlappedModeOnly) {
-  for (const Timeline& timeline : record()) {
-    int64_t first_copy = std::numeric_limits<int64_t>::max();
-    for (const TimelineEvent& event : timeline.events) {
-      if (event.span == Span::kCopy) first_copy = std::min(first_copy, event.end_ns);
+  // When a GEMM of some tens of microseconds runs is up to the GPU: the kernel that sends may be late for it in one
+  // call, but not in each of many.
+  constexpr int kCalls = 20;
+  std::array<int, 2> early{};
+  for (int call = 0; call < kCalls; ++call) {
+    const auto timelines = record();
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const OverlapTimes times = overlap_times({&timelines[rank], 1});
+      if (first_copy_end(timelines[rank]) < times.gemm_end_ns) ++early[rank];
+      EXPECT_LT(times.first_ns, times.gemm_end_ns);
+      EXPECT_LE(times.gemm_end_ns - times.first_ns, 100'000'000);  // 2 GFLOP
+      EXPECT_GT(times.landed_ns, times.first_ns);
+      EXPECT_LE(times.landed_ns - times.gemm_end_ns, 100'000'000);
     }
-    const OverlapTimes times = overlap_times({&timeline, 1});
+  }
+  for (const int calls : early) {
     if (GetParam() == RunMode::kSerial) {
-      EXPECT_GE(first_copy, times.gemm_end_ns);
+      EXPECT_EQ(calls, 0);
     } else {
-      EXPECT_LT(first_copy, times.gemm_end_ns);
+      EXPECT_GT(calls, 0);
     }
-    EXPECT_LT(times.first_ns, times.gemm_end_ns);
-    EXPECT_LE(times.gemm_end_ns - times.first_ns, 100'000'000);  // 2 GFLOP
-    EXPECT_GT(times.landed_ns, times.first_ns);
-    EXPECT_LE(times.landed_ns - times.gemm_end_ns, 100'000'000);
   }
 }
 

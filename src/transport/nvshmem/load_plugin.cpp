@@ -93,7 +93,11 @@ const NvshmemPlugin& load_plugin() {
                      ". Was this library built with TILEOVERLAP_NVSHMEM?"));
   }
   auto* function = reinterpret_cast<NvshmemPluginFunction>(dlsym(handle, kNvshmemPluginSymbol));
-  const NvshmemPlugin* plugin = function == nullptr ? nullptr : function(kNvshmemPluginVersion);
+  if (function == nullptr) {
+    throw Error(
+        text("the NVSHMEM plugin ", kPluginLibrary, " is none of this library: it has no ", kNvshmemPluginSymbol));
+  }
+  const NvshmemPlugin* plugin = function(kNvshmemPluginVersion);
   if (plugin == nullptr) {
     throw Error(text("the NVSHMEM plugin ", kPluginLibrary, " is of another version of this library (its table is not ",
                      kNvshmemPluginVersion, ")"));

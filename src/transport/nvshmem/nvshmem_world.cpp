@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -57,6 +59,15 @@ void refuse_capture(int32_t device) {
   }
   cuda_check(status, text("cudaMalloc on cuda:", device));
   cuda_ignore(cudaFree(memory));
+}
+
+// A rank whose processors MPS has limited sees only its share of them, which is not to be divided once more.
+int32_t ranks_on_share(int32_t device, int32_t ranks) {
+  int mps = 0;
+  cuda_check(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device), text("asking cuda:", device, " for MPS"));
+  const char* value = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+  const double percent = mps == 0 || value == nullptr ? 100 : std::clamp(std::atof(value), 1.0, 100.0);
+  return std::max(1, static_cast<int32_t>(std::ceil(ranks * percent / 100)));
 }
 
 void zero_now(int32_t device, std::byte* memory, size_t bytes) {
@@ -118,7 +129,8 @@ void StartedWorld::find_ranks(const std::vector<Hello>& hellos) {
   for (const auto& number : numbers) {
     pes_.push_back(std::stoi(std::string(reinterpret_cast<const char*>(number.data()), number.size())));
   }
-  ranks_on_device_ = options_.ranks_on_device > 0 ? options_.ranks_on_device : ranks_on_gpu_of(rank(), hellos);
+  ranks_on_device_ = options_.ranks_on_device > 0 ? options_.ranks_on_device
+                                                  : ranks_on_share(options_.device, ranks_on_gpu_of(rank(), hellos));
   void* probe = plugin_.allocate(1);
   if (probe == nullptr) throw Error(text("rank ", rank(), " cannot allocate from NVSHMEM's symmetric heap"));
   bool all_mapped = true;

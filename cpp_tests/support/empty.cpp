@@ -1,0 +1,1 @@
+// A shared library of which only the name counts.
