@@ -41,7 +41,13 @@ def launch(
 ) -> str:
     """Runs the scenario on all ranks; what they printed."""
     command = [str(MPS)] if mps else [sys.executable, "-m", "tileoverlap", "launch"]
-    command += ["-n", str(ranks), str(HERE / "nvshmem_rank.py"), scenario]
+    return run([*command, "-n", str(ranks)], scenario, code=code, limit_s=limit_s, **options)
+
+
+def run(
+    launcher: list[str], scenario: str, *, code: int = 0, limit_s: int = 60, **options: Any
+) -> str:
+    command = [*launcher, str(HERE / "nvshmem_rank.py"), scenario]
     command += [f"{name}={value}" for name, value in options.items()]
     variables = {
         **os.environ,
@@ -51,7 +57,7 @@ def launch(
         "NVSHMEM_DISABLE_NVLS": "1",
     }
     done = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=400, check=False
+        command, env=variables, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
     print(done.stdout)
@@ -93,6 +99,19 @@ def test_uneven_experts_on_other_numbers_of_ranks(ranks: int, map_peers: str):
 @pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
 def test_without_mps_ranks_take_turns(map_peers: str):
     launch(2, "soak", mps=False, calls=10, pool=5, tokens=16, map_peers=map_peers)
+
+
+def test_torchrun_starts_ranks():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run(torchrun, "soak", calls=10, pool=5, tokens=16)
+
+
+def test_mpirun_starts_ranks():
+    pytest.importorskip("mpi4py", reason="needs mpi4py")
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs mpirun")
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    run(mpirun, "soak", calls=10, pool=5, tokens=16)
 
 
 @needs_mps

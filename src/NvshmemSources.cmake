@@ -33,3 +33,5 @@ set_target_properties(
              LIBRARY_OUTPUT_DIRECTORY $<TARGET_FILE_DIR:tileoverlap>)
 target_link_options(tileoverlap_nvshmem PRIVATE
                     LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/transport/nvshmem/plugin.map)
+
+target_sources(tileoverlap_internals PRIVATE transport/nvshmem/hello.cpp transport/nvshmem/load_plugin.cpp)
