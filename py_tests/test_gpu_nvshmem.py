@@ -4,6 +4,7 @@ happens where ranks are late, missing or do not fit. The ranks run nvshmem_rank.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from gpu_support import DTYPES, gpu_marks
 
 import tileoverlap as to
 
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 HERE = Path(__file__).resolve().parent
 MPS = HERE.parent / "tools" / "mps_ranks.sh"
 CALLS = int(os.environ.get("TILEOVERLAP_NVSHMEM_CALLS", "200"))
@@ -49,8 +51,13 @@ def run(
 ) -> str:
     command = [*launcher, str(HERE / "nvshmem_rank.py"), scenario]
     command += [f"{name}={value}" for name, value in options.items()]
+    return start(command, code=code, limit_s=limit_s)
+
+
+def start(command: list[str], *, code: int = 0, limit_s: int = 60) -> str:
     variables = {
-        **os.environ,
+        # Of this process alone: the launcher divides what there is.
+        **{name: value for name, value in os.environ.items() if name != QUEUES},
         "PYTHON": sys.executable,
         "LIMIT_S": str(limit_s),
         "TILEOVERLAP_TIMEOUT_S": str(limit_s),
@@ -99,6 +106,16 @@ def test_uneven_experts_on_other_numbers_of_ranks(ranks: int, map_peers: str):
 @pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
 def test_without_mps_ranks_take_turns(map_peers: str):
     launch(2, "soak", mps=False, calls=10, pool=5, tokens=16, map_peers=map_peers)
+
+
+@needs_mps
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_command_line_runs_a_rank_a_process(ranks: int):
+    command = [str(MPS), "-n", str(ranks), "--no-prefix", "tileoverlap", "run", "--json"]
+    report = json.loads(start(command))
+    assert report["correct"]
+    assert report["options"]["transport"] == "nvshmem"
+    assert len(report["ranks"]) == ranks
 
 
 def test_torchrun_starts_ranks():

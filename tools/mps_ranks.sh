@@ -28,6 +28,11 @@ nvidia-cuda-mps-control -d
 
 # Rounded down: shares that together pass the whole GPU would let one rank take another's SMs.
 export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / ranks))
+# The service has some hundred hardware queues for all its processes together.
+queues=$((64 / ranks))
+((queues >= 8)) || queues=8
+((queues <= 32)) || queues=32
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-$queues}
 # NVLink's multicast is of no use to ranks of one GPU.
 export NVSHMEM_DISABLE_NVLS=${NVSHMEM_DISABLE_NVLS:-1}
 "${PYTHON:-python3}" -m tileoverlap launch -n "$ranks" "$@"

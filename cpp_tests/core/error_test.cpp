@@ -55,12 +55,14 @@ TEST(WaitRecordText, NamesTheStageByItsFolder) {
   EXPECT_STREQ(stage_of(WaitFor::kPeerClosed), "execute");
   EXPECT_STREQ(stage_of(WaitFor::kSamePlan), "execute");
   EXPECT_STREQ(stage_of(WaitFor::kError), "execute");
+  EXPECT_STREQ(stage_of(WaitFor::kConnection), "transport");
+  EXPECT_STREQ(stage_of(WaitFor::kHostMessage), "transport");
 }
 
 TEST(WaitRecordText, EveryKindOfWaitNamesBothRanks) {
-  for (const WaitFor what :
-       {WaitFor::kCounts, WaitFor::kMemory, WaitFor::kDispatchCredit, WaitFor::kDispatchArrival, WaitFor::kBand,
-        WaitFor::kCredit, WaitFor::kArrival, WaitFor::kPeerClosed, WaitFor::kSamePlan}) {
+  for (const WaitFor what : {WaitFor::kCounts, WaitFor::kMemory, WaitFor::kDispatchCredit, WaitFor::kDispatchArrival,
+                             WaitFor::kBand, WaitFor::kCredit, WaitFor::kArrival, WaitFor::kPeerClosed,
+                             WaitFor::kSamePlan, WaitFor::kConnection, WaitFor::kHostMessage}) {
     const std::string said = describe({.what = what, .rank = 6, .peer = 7, .epoch = 9, .timeout_ns = 1'000'000'000});
     EXPECT_THAT(said, Says("rank 6", "rank 7", "epoch 9", stage_of(what)));
   }
@@ -86,6 +88,12 @@ TEST(WaitTimeoutText, OnTheRankThatWaitedIsTheRecordItself) {
   EXPECT_EQ(error.what(), describe(record));
   EXPECT_EQ(error.raised_on(), 1);
   EXPECT_EQ(error.record().peer, 0);
+}
+
+TEST(WaitTimeoutText, EndsWithTheDetail) {
+  const WaitRecord record{.what = WaitFor::kConnection, .rank = 1, .peer = 0, .timeout_ns = 1'000'000'000};
+  const WaitTimeout error(record, 1, "which was to listen at port 1");
+  EXPECT_EQ(error.what(), describe(record) + ", which was to listen at port 1");
 }
 
 TEST(WaitTimeoutText, OnAPeerAlsoSaysWhoToldIt) {

@@ -27,4 +27,5 @@
 #include "tileoverlap/transport/device_world.hpp"
 #include "tileoverlap/transport/in_process.hpp"
 #include "tileoverlap/transport/mapped.hpp"
+#include "tileoverlap/transport/tcp_gather.hpp"
 #include "tileoverlap/transport/transport.hpp"

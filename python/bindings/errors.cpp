@@ -72,7 +72,9 @@ void bind_errors(nb::module_& module) {
       .value("peer_closed", WaitFor::kPeerClosed)
       .value("same_plan", WaitFor::kSamePlan)
       .value("same_terms", WaitFor::kSameTerms)
-      .value("error", WaitFor::kError);
+      .value("error", WaitFor::kError)
+      .value("connection", WaitFor::kConnection)
+      .value("host_message", WaitFor::kHostMessage);
   nb::register_exception_translator(translate);
 }
 

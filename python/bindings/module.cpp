@@ -55,6 +55,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = nb::str(kVersion);
   module.def("build_info", &build_info);
   module.def("list_env", &env_variables);
+  module.def("wait_limit_s", [] { return static_cast<double>(Env::read().timeout_ns) * 1e-9; });
   bind_errors(module);
   bind_tensor(module);
   bind_routing(module);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "tileoverlap/transport/in_process.hpp"
 #include "tileoverlap/transport/mapped.hpp"
 #include "tileoverlap/transport/nvshmem.hpp"
+#include "tileoverlap/transport/tcp_gather.hpp"
 #include "tileoverlap/transport/transport.hpp"
 
 namespace tileoverlap::python {
@@ -45,6 +47,23 @@ HostAllGather all_gather_of(nb::object callable) {
     }
     return messages;
   };
+}
+
+// Ctrl-C reaches a thread that waits here only if it asks.
+void raise_signals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+nb::list gather(HostAllGather& all_gather, const nb::bytes& mine) {
+  std::vector<std::vector<std::byte>> messages;
+  {
+    const nb::gil_scoped_release released;
+    messages = all_gather({static_cast<const std::byte*>(mine.data()), mine.size()});
+  }
+  nb::list result;
+  for (const auto& message : messages) result.append(nb::bytes(message.data(), message.size()));
+  return result;
 }
 
 auto zero_of(nb::object callable) {
@@ -89,6 +108,7 @@ void bind_nvshmem(nb::module_& module) {
 
 void bind_transport(nb::module_& module) {
   nb::class_<Exchange>(module, "Exchange");
+  nb::class_<HostAllGather>(module, "HostAllGather").def("__call__", &gather, nb::arg("mine"));
   nb::class_<Transport>(module, "Transport")
       .def_prop_ro("world", &Transport::world)
       .def_prop_ro("rank", &Transport::rank)
@@ -119,6 +139,14 @@ void bind_transport(nb::module_& module) {
       nb::kw_only(), nb::arg("rank"), nb::arg("world"), nb::arg("bases"), nb::arg("nbytes"), nb::arg("device"),
       nb::arg("ranks_on_device"), nb::arg("all_gather").none(), nb::arg("zero").none(), nb::arg("owner").none());
   bind_nvshmem(module);
+  module.def(
+      "make_tcp_all_gather",
+      [](int32_t rank, int32_t world, const std::string& address, int64_t limit_ns) {
+        return make_tcp_all_gather(
+            {.rank = rank, .world = world, .address = address, .limit_ns = limit_ns, .interrupt = raise_signals});
+      },
+      nb::call_guard<nb::gil_scoped_release>(), nb::kw_only(), nb::arg("rank"), nb::arg("world"), nb::arg("address"),
+      nb::arg("limit_ns"));
   module.def(
       "gather_counts",
       [](Exchange& exchange, const Placement& placement, int32_t rank, const Tensor* topk_ids, int64_t limit_ns) {

@@ -7,7 +7,7 @@ Start with Placement, count_routes (or gather_counts), make_plan and CpuExecutor
 The names mean the same in C++.
 """
 
-from tileoverlap import errors, reference, routing, trace
+from tileoverlap import bootstrap, errors, reference, routing, trace
 from tileoverlap._core import __version__
 from tileoverlap._dlpack import TensorLike
 from tileoverlap._stream import StreamLike
@@ -88,6 +88,7 @@ __all__ = [
     "WaitTimeout",
     "World",
     "__version__",
+    "bootstrap",
     "check_plan",
     "check_plans",
     "count_routes",

@@ -54,8 +54,9 @@ class WaitTimeout(Error, TimeoutError):
             "execute".
         what: what it waited for: "counts", "memory", "dispatch_credit", "dispatch_arrival", "band",
             "credit", "arrival", "peer_closed" (the peer has closed its session), "same_plan" (the
-            peer runs another plan), "same_terms" (it was prepared with other options) or "error"
-            (an error on `rank` itself, raised there).
+            peer runs another plan), "same_terms" (it was prepared with other options), "error"
+            (an error on `rank` itself, raised there), "connection" (the peer has not joined a host
+            all-gather) or "host_message" (its message of one).
         rank: the rank that waited.
         peer: the rank it waited for (its own number for a band of its own GEMM).
         expert: global expert id.

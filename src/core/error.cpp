@@ -30,6 +30,10 @@ const char* what_text(WaitFor what) {
       return "the same options";
     case WaitFor::kError:
       return "nothing";
+    case WaitFor::kConnection:
+      return "the connection";
+    case WaitFor::kHostMessage:
+      return "the host message";
   }
   return "?";
 }
@@ -45,6 +49,8 @@ const char* stage_of(WaitFor what) {
     case WaitFor::kCounts:
       return "routing";
     case WaitFor::kMemory:
+    case WaitFor::kConnection:
+    case WaitFor::kHostMessage:
       return "transport";
     case WaitFor::kDispatchCredit:
     case WaitFor::kDispatchArrival:
@@ -96,10 +102,11 @@ std::string describe(const WaitRecord& record) {
   return out.str();
 }
 
-WaitTimeout::WaitTimeout(const WaitRecord& record, int32_t raised_on)
-    : Error(raised_on == record.rank ? describe(record)
-                                     : "rank " + std::to_string(raised_on) + " was told by rank " +
-                                           std::to_string(record.rank) + ": " + describe(record)),
+WaitTimeout::WaitTimeout(const WaitRecord& record, int32_t raised_on, const std::string& detail)
+    : Error((raised_on == record.rank ? describe(record)
+                                      : "rank " + std::to_string(raised_on) + " was told by rank " +
+                                            std::to_string(record.rank) + ": " + describe(record)) +
+            (detail.empty() ? "" : ", " + detail)),
       record_(record),
       raised_on_(raised_on) {}
 

@@ -16,6 +16,9 @@ install(
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# Not of the file set, whose headers are compiled alone: it needs the program's MPI.
+install(FILES ${PROJECT_SOURCE_DIR}/include/tileoverlap/transport/mpi_gather.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tileoverlap/transport)
 
 # Beside the library, which loads it.
 if(TARGET tileoverlap_nvshmem)

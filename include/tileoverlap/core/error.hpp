@@ -57,6 +57,8 @@ enum class WaitFor : int32_t {
   kSamePlan,         // the peer runs another plan: other counts, or the ranks are not in the same call
   kSameTerms,        // the peer was prepared with other options
   kError,            // an error on `rank` itself ended its call; synchronize() throws it there
+  kConnection,       // transport: a peer's connection to the host all-gather
+  kHostMessage,      // transport: a peer's message of a host all-gather
 };
 
 // Who waited for whom: written by the wait that reached its limit, kept until the session is destroyed.
@@ -84,7 +86,8 @@ TILEOVERLAP_API const char* stage_of(WaitFor what);  // the stage's folder name:
 // peer that told this one.
 class TILEOVERLAP_API WaitTimeout : public Error {
  public:
-  WaitTimeout(const WaitRecord& record, int32_t raised_on);
+  // `detail` ends the sentence that describe() makes.
+  WaitTimeout(const WaitRecord& record, int32_t raised_on, const std::string& detail = {});
   const WaitRecord& record() const { return record_; }
   int32_t raised_on() const { return raised_on_; }
 

@@ -1,7 +1,8 @@
 """The command line: ``tileoverlap`` and ``python -m tileoverlap``. One file a command.
 
 Exit codes: 0 done (and, for run, correct), 1 a wrong result or a wait that reached its limit, 2 bad
-input (one line on standard error, nothing written), 130 interrupted.
+input (one line on standard error, nothing written), 130 interrupted; launch has those of the
+ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from tileoverlap import __version__
-from tileoverlap.cli import info, plan, run
+from tileoverlap.cli import info, launch, plan, run
 from tileoverlap.cli._parser import Parser, UsageError
 from tileoverlap.errors import Error, InvalidArgument
 
@@ -52,11 +53,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"tileoverlap {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for command in (info, plan, run):
+    for command in (info, launch, plan, run):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     if not hasattr(options, "command"):
-        raise UsageError("say what to do: info, plan or run (tileoverlap --help)")
+        raise UsageError("say what to do: info, launch, plan or run (tileoverlap --help)")
     code: int = options.command(options)
     return code
 

@@ -18,7 +18,6 @@ from tileoverlap.transport import DeviceWorld
 
 __all__ = ["CudaMachine", "can_use_gpu"]
 
-_DEVICE = 0
 # A rank launches on two streams. Streams beyond the GPU's queues share them, and there a kernel of
 # one rank can stand behind a kernel that waits for it.
 _QUEUES = 32
@@ -31,7 +30,7 @@ def can_use_gpu() -> bool:
     if not cuda_devices():
         return False
     try:
-        find_device_arrays(_DEVICE)
+        find_device_arrays(0)
     except UsageError:
         return False
     return True
@@ -43,19 +42,19 @@ def _ask_for_queues() -> None:
 
 
 class CudaMachine(Machine):
-    """The first GPU."""
+    """One GPU."""
 
     device = "cuda"
 
-    def __init__(self, sms: int | None, comm_sms: int | None) -> None:
+    def __init__(self, sms: int | None, comm_sms: int | None, device: int = 0) -> None:
         """Raises UsageError where there is no GPU, or nothing that can hold tensors there."""
         _ask_for_queues()
         found = cuda_devices()
         if not found:
             raise UsageError(f"argument --device: no GPU can be used: {why_no_cuda_device()}")
         self.options = {"sms": sms, "comm_sms": comm_sms}
-        self._gpu = found[_DEVICE]
-        self._arrays = find_device_arrays(_DEVICE)
+        self._gpu = found[device]
+        self._arrays = find_device_arrays(device)
         self._streams: list[Any] = []
 
     @property
@@ -77,11 +76,11 @@ class CudaMachine(Machine):
                 f"{size_text(self._gpu.memory_bytes)}"
             )
 
-    def executors(self, ranks: int) -> Sequence[Executor]:
+    def executors(self, ranks: int, shared_bytes: int) -> Sequence[Executor]:
         self._streams = [self._arrays.new_stream() for _ in range(ranks)]
         return [
             CudaExecutor(transport, **self.options)
-            for transport in DeviceWorld(_DEVICE, ranks).transports
+            for transport in DeviceWorld(self._gpu.number, ranks).transports
         ]
 
     def put(self, values: Values) -> Any:

@@ -26,6 +26,8 @@ class Machine(ABC):
 
     device: str
     """As --device says it."""
+    transport = "in_process"
+    """As --transport says it."""
     options: dict[str, Any]
     """What the report says of the executors."""
 
@@ -37,9 +39,18 @@ class Machine(ABC):
     def check_memory(self, need: int, what: str) -> None:
         """Raises UsageError for more than the device has; the host's memory is checked anyway."""
 
+    def ranks_here(self, ranks: int) -> range:
+        """Those that this process runs."""
+        return range(ranks)
+
+    def gather(self, mine: Any) -> list[Any]:
+        """What each process gave, in the order of their ranks; what JSON can hold. Collective."""
+        return [mine]
+
     @abstractmethod
-    def executors(self, ranks: int) -> Sequence[Executor]:
-        """Of a new world, by rank."""
+    def executors(self, ranks: int, shared_bytes: int) -> Sequence[Executor]:
+        """Of a new world of `ranks`, for ranks_here(), by rank. Others write into `shared_bytes` of
+        each rank's memory at most."""
 
     @abstractmethod
     def put(self, values: Values) -> Any:
@@ -51,7 +62,7 @@ class Machine(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Waits until everything that was put is there."""
+        """Waits until everything that was put is there, on all ranks."""
 
     @abstractmethod
     def keywords(self, rank: int) -> dict[str, Any]:
@@ -84,7 +95,7 @@ class CpuMachine(Machine):
     def check_memory(self, need: int, what: str) -> None:
         pass  # it is the host's
 
-    def executors(self, ranks: int) -> Sequence[Executor]:
+    def executors(self, ranks: int, shared_bytes: int) -> Sequence[Executor]:
         return [CpuExecutor(transport, **self.options) for transport in World(ranks).transports]
 
     def put(self, values: Values) -> Any:
@@ -101,10 +112,14 @@ class CpuMachine(Machine):
 
     def facts(self, layers: Sequence[MoeLayer]) -> dict[str, Any]:
         return {
-            "threads": {
-                "a_rank": self._threads,
-                "in_all": len(layers) * self._threads,
-                "cores": usable_cores(),
-            },
+            "threads": self.threads(len(layers)),
             "gpu": None,
+        }
+
+    def threads(self, ranks: int) -> dict[str, int]:
+        """What the report says of a world's threads."""
+        return {
+            "a_rank": self._threads,
+            "in_all": ranks * self._threads,
+            "cores": usable_cores(),
         }

@@ -1,12 +1,11 @@
-"""One MoE layer on ranks of this process, run again and again and compared with the float64
-reference."""
+"""One MoE layer, run again and again and compared with the float64 reference: on all ranks in this
+process, or on one in each of several."""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,15 @@ import numpy.typing as npt
 from tileoverlap import reference
 from tileoverlap._calls import MODES
 from tileoverlap.bfloat16 import Bf16Array, to_bfloat16
+from tileoverlap.capacity import size_report
 from tileoverlap.cli._machine import Machine, Values
+from tileoverlap.cli._measured import Measured, OperatorTimes, of_all_ranks, worse
 from tileoverlap.cli._workload import Workload
 from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.progress import Progress
-from tileoverlap.timeline import Timeline, overlap_times
+from tileoverlap.timeline import overlap_times
 
-__all__ = ["ELEMENT_BYTES", "Case", "Measured", "OperatorTimes", "measure"]
+__all__ = ["ELEMENT_BYTES", "Case", "measure"]
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -50,69 +51,29 @@ class Case:
         return {"single": 0, "gelu": self.inner, "silu_gate": 2 * self.inner}[self.expert]
 
 
-@dataclass
-class OperatorTimes:
-    """Times of one mode, ns, one entry an iteration; the slowest rank counts."""
-
-    layer: list[int] = field(default_factory=list)
-    """From the first rank's call to the last rank's completion."""
-    gemm: list[int] = field(default_factory=list)
-    """First tile to last tile."""
-    after_gemm: list[int] = field(default_factory=list)
-    """Last tile to last landed row: all of the return in serial mode, what is not hidden in
-    overlapped mode."""
-    operator: list[int] = field(default_factory=list)
-    """First tile to last landed row."""
-
-
-@dataclass
-class Measured:
-    """What came out."""
-
-    times: dict[str, OperatorTimes]
-    bit_equal: bool
-    comparison: reference.Comparison
-    timelines: list[Timeline]
-    """Of the last overlapped call, by rank."""
-    facts: dict[str, Any]
-    """Of the machine that ran."""
-
-    def median_ms(self, mode: str, what: str) -> float:
-        values: list[int] = getattr(self.times[mode], what)
-        return median(values) / 1e6
-
-    def overlap_ratios(self) -> tuple[float | None, float | None]:
-        """(timeline, wall), as defined for the operator; None where nothing is sent."""
-        alone = self.median_ms("serial", "after_gemm")
-        if alone <= 0:
-            return None, None
-        timeline = 1 - self.median_ms("overlapped", "after_gemm") / alone
-        saved = self.median_ms("serial", "gemm") + alone - self.median_ms("overlapped", "operator")
-        return timeline, saved / alone
-
-
 def measure(case: Case) -> Measured:
     """Runs `case`: one warm-up in each mode, then the iterations, overlapped and serial in turn.
 
     Every iteration moves all tokens on by one row, so that what an earlier one left behind is
     wrong.
     """
-    world = case.workload.placement.world
+    here = case.machine.ranks_here(case.workload.placement.world)
+    routed = [case.workload.routed[rank] for rank in here]
     steps = 1 + len(MODES) * (case.iterations + 1)
     with ExitStack() as stack:
         layers = [stack.enter_context(layer) for layer in _prepare(case)]
         progress = stack.enter_context(Progress(steps, "reference"))
         data = _Data(case)
         wanted = reference.layer(
-            data.x,
-            [part.ids for part in case.workload.routed],
-            [part.weights for part in case.workload.routed],
+            [data.x[rank] for rank in here],
+            [part.ids for part in routed],
+            [part.weights for part in routed],
             up=data.up,
             down=data.down,
             expert=case.expert,
         )
         progress.step("layer")
-        weights = [_weights_of(case, data, rank) for rank in range(world)]
+        weights = [_weights_of(case, data, rank) for rank in here]
         result = Measured(
             {mode: OperatorTimes() for mode in MODES},
             True,
@@ -126,7 +87,7 @@ def measure(case: Case) -> Measured:
                 times = result.times[mode] if iteration else None
                 out = _run(case, layers, _inputs(case, data, weights, iteration), mode, times)
                 moved = [np.roll(part, iteration, axis=0) for part in wanted]
-                result.comparison = _worse(
+                result.comparison = worse(
                     result.comparison, reference.compare(out, moved, case.dtype)
                 )
                 bits[mode] = [_bits(part) for part in out]
@@ -134,10 +95,11 @@ def measure(case: Case) -> Measured:
                     result.timelines = [layer.timeline() for layer in layers]
                 progress.step()
             result.bit_equal &= all(
-                np.array_equal(bits["overlapped"][rank], bits["serial"][rank])
-                for rank in range(world)
+                np.array_equal(overlapped, serial)
+                for overlapped, serial in zip(bits["overlapped"], bits["serial"], strict=True)
             )
-    return result
+        # While the layers are open: a rank that closes has no part in the others' calls any more.
+        return of_all_ranks(result, case.machine.gather)
 
 
 class _Data:
@@ -184,8 +146,31 @@ def _prepare(case: Case) -> list[MoeLayer]:
             record_timeline=True,
             **case.plan,
         )
-        for executor in case.machine.executors(placement.world)
+        for executor in case.machine.executors(placement.world, _shared_bytes(case, most))
     ]
+
+
+def _shared_bytes(case: Case, max_tokens: int) -> int:
+    """Enough of each rank's memory for what others write into it."""
+    placement = case.workload.placement
+    room = (1 << 20) + placement.world * (1 << 12)  # counters, mailboxes and alignment
+    return room + max(
+        report.staging_bytes + report.input_bytes
+        for report in (
+            size_report(
+                placement,
+                rank,
+                max_tokens=max_tokens,
+                top_k=case.workload.top_k,
+                dtype=case.dtype,
+                k=case.input_width,
+                n=case.hidden,
+                tile=case.plan["tile"],
+                layout=case.plan["layout"],
+            )
+            for rank in range(placement.world)
+        )
+    )
 
 
 def _weights_of(case: Case, data: _Data, rank: int) -> dict[str, Any]:
@@ -199,17 +184,20 @@ def _weights_of(case: Case, data: _Data, rank: int) -> dict[str, Any]:
 def _inputs(
     case: Case, data: _Data, weights: list[dict[str, Any]], iteration: int
 ) -> list[dict[str, Any]]:
-    """All tensors of a call, by rank."""
+    """All tensors of a call, of the ranks of this process."""
     put = case.machine.put
+    here = case.machine.ranks_here(case.workload.placement.world)
     return [
         {
             "x": put(_roll(data.x[rank], iteration)),
             "topk_ids": put(np.roll(part.ids, iteration, axis=0)),
             "topk_weights": put(np.roll(part.weights, iteration, axis=0)),
             "out": put(_not_a_number((len(part.ids), case.hidden), case.dtype)),
-            **weights[rank],
+            **mine,
         }
-        for rank, part in enumerate(case.workload.routed)
+        for rank, part, mine in zip(
+            here, (case.workload.routed[rank] for rank in here), weights, strict=True
+        )
     ]
 
 
@@ -220,23 +208,23 @@ def _run(
     mode: str,
     times: OperatorTimes | None,
 ) -> list[Values]:
-    """One call of all ranks; the outputs."""
+    """One call of the ranks of this process; the outputs."""
     machine = case.machine
     machine.settle()
-    begin = time.perf_counter_ns()
-    for rank, layer in enumerate(layers):
-        layer.forward(**inputs[rank], **machine.keywords(rank), mode=mode)
+    begin = time.monotonic_ns()
+    for index, layer in enumerate(layers):
+        layer.forward(**inputs[index], **machine.keywords(index), mode=mode)
     for layer in layers:
         layer.synchronize()
-    elapsed = time.perf_counter_ns() - begin
     if times is not None:
-        _record(times, elapsed, layers)
+        _record(times, begin, time.monotonic_ns(), layers)
     return [machine.get(tensors["out"]) for tensors in inputs]
 
 
-def _record(times: OperatorTimes, elapsed: int, layers: list[MoeLayer]) -> None:
+def _record(times: OperatorTimes, begin: int, end: int, layers: list[MoeLayer]) -> None:
     by_rank = [overlap_times([layer.timeline()]) for layer in layers]
-    times.layer.append(elapsed)
+    times.begin.append(begin)
+    times.end.append(end)
     times.gemm.append(max(max(t.gemm_end_ns - t.first_ns, 0) for t in by_rank))
     times.after_gemm.append(max(max(t.landed_ns - t.gemm_end_ns, 0) for t in by_rank))
     times.operator.append(max(max(t.gemm_end_ns, t.landed_ns) - t.first_ns for t in by_rank))
@@ -259,9 +247,3 @@ def _bits(values: Values) -> npt.NDArray[Any]:
         return values.bits
     bits: npt.NDArray[Any] = values.view(f"u{values.dtype.itemsize}")
     return bits
-
-
-def _worse(a: reference.Comparison, b: reference.Comparison) -> reference.Comparison:
-    return reference.Comparison(
-        max(a.per_token, b.per_token), max(a.relative_l2, b.relative_l2), a.ok and b.ok
-    )

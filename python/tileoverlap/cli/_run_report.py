@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tileoverlap import __version__
-from tileoverlap.cli._measure import ELEMENT_BYTES, Case, Measured
+from tileoverlap.cli._measure import ELEMENT_BYTES, Case
+from tileoverlap.cli._measured import Measured
 from tileoverlap.cli._output import finite, size_text
 from tileoverlap.cli._workload import Workload
 from tileoverlap.plan import Plan
@@ -60,6 +61,7 @@ def _options(case: Case) -> dict[str, Any]:
     workload: Workload = case.workload
     return {
         "device": case.machine.device,
+        "transport": case.machine.transport,
         "ranks": workload.placement.world,
         "experts": workload.placement.experts,
         "top_k": workload.top_k,
@@ -105,8 +107,9 @@ def print_report(report: dict[str, Any]) -> None:
     options, times, error = report["options"], report["times_ms"], report["error"]
     tokens, gpu = sorted(set(options["tokens"])), report["gpu"]
     where = "the cpu" if gpu is None else f"cuda:{gpu['number']}"
+    between = "" if options["transport"] == "in_process" else ", one a process"
     print(
-        f"{options['ranks']} ranks on {where}, {options['experts']} experts, "
+        f"{options['ranks']} ranks on {where}{between}, {options['experts']} experts, "
         f"{'..'.join(map(str, tokens[:: max(1, len(tokens) - 1)]))} tokens a rank, "
         f"top-{options['top_k']}, "
         f"{options['routing']} routing"

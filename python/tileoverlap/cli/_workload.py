@@ -22,6 +22,7 @@ QUICK = "quick"
 _DEFAULT_EXPERTS = 64
 _DEFAULT_TOP_K = 6
 _DEFAULT_TOKENS = 512
+DEFAULT_RANKS = 4
 _MOST_RANKS = 4096
 _MOST_EXPERTS = 65536
 
@@ -37,10 +38,19 @@ class Workload(NamedTuple):
     seed: int
 
 
-def add_routing_arguments(parser: argparse.ArgumentParser, default_routing: str) -> None:
+def add_routing_arguments(
+    parser: argparse.ArgumentParser,
+    default_routing: str,
+    default_ranks: int | None = DEFAULT_RANKS,
+    about_ranks: str = "ranks",
+) -> None:
     """--ranks --experts --top-k --tokens --routing --trace-layer --seed"""
     parser.add_argument(
-        "--ranks", type=count(high=_MOST_RANKS), default=4, metavar="W", help="ranks"
+        "--ranks",
+        type=count(high=_MOST_RANKS),
+        default=default_ranks,
+        metavar="W",
+        help=about_ranks,
     )
     parser.add_argument(
         "--experts",

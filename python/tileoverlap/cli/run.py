@@ -4,17 +4,24 @@ is hidden."""
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import ExitStack
 from typing import Any
 
+from tileoverlap._environment import read_environment
+from tileoverlap.bootstrap import RankProcess, from_environment
 from tileoverlap.capacity import size_report
 from tileoverlap.cli._cuda import CudaMachine, can_use_gpu
 from tileoverlap.cli._machine import CpuMachine, Machine
 from tileoverlap.cli._measure import ELEMENT_BYTES, Case, measure
+from tileoverlap.cli._nvshmem import NvshmemMachine, has_nvshmem
 from tileoverlap.cli._output import OutputFile, print_json
 from tileoverlap.cli._parser import UsageError, choice, count, seconds
 from tileoverlap.cli._run_report import make_report, print_report
+from tileoverlap.cli._shm import ShmMachine
+from tileoverlap.cli._whole_trace import whole_trace
 from tileoverlap.cli._workload import (
+    DEFAULT_RANKS,
     QUICK,
     add_plan_arguments,
     add_routing_arguments,
@@ -24,11 +31,11 @@ from tileoverlap.cli._workload import (
 )
 from tileoverlap.executor import DTYPES, EXPERT_KINDS
 from tileoverlap.plan import make_plan
-from tileoverlap.timeline import to_chrome_trace
 
 __all__ = ["add_parser"]
 
 _DEVICES = ("auto", "cpu", "cuda")
+_TRANSPORTS = ("in_process", "shm", "nvshmem")
 
 
 def add_parser(commands: Any) -> None:
@@ -36,11 +43,26 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="run one MoE layer and check it",
-        description="Runs one Mixture-of-Experts layer on W ranks of this process with random "
+        description="Runs one Mixture-of-Experts layer on W ranks of this process, or on one in "
+        "each of W processes that tileoverlap launch or another launcher has started, with random "
         "data, overlapped and serial, and compares both with each other and with a float64 "
         "reference.",
     )
-    add_routing_arguments(parser, default_routing=QUICK)
+    add_routing_arguments(
+        parser,
+        default_routing=QUICK,
+        default_ranks=None,
+        about_ranks=f"ranks; unless given {DEFAULT_RANKS}, or the processes where each is one rank",
+    )
+    parser.add_argument(
+        "--transport",
+        type=choice(_TRANSPORTS),
+        metavar="T",
+        help="in_process: all ranks in this process; shm: this process is one rank, over shared "
+        "memory of this machine (cpu only); nvshmem: this process is one rank, on a GPU; unless "
+        "given in_process, and where a launcher has started several processes, or tileoverlap "
+        "launch this one, nvshmem with a GPU (and a library built with NVSHMEM), else shm",
+    )
     parser.add_argument(
         "--hidden",
         type=count(),
@@ -114,34 +136,39 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    machine, dtype = _choose_machine(options)
-    workload = load_workload(options)
-    case = Case(
-        workload=workload,
-        hidden=options.hidden,
-        inner=options.inner,
-        dtype=dtype,
-        expert=options.expert,
-        plan=plan_keywords(options),
-        machine=machine,
-        iterations=options.iterations,
-        timeout_s=options.timeout,
-    )
-    _check_size(case)
     with ExitStack() as stack:
+        machine, dtype = _choose_machine(options, stack)
+        workload = load_workload(options)
+        case = Case(
+            workload=workload,
+            hidden=options.hidden,
+            inner=options.inner,
+            dtype=dtype,
+            expert=options.expert,
+            plan=plan_keywords(options),
+            machine=machine,
+            iterations=options.iterations,
+            timeout_s=options.timeout,
+        )
+        _check_size(case)
+        # Of several processes the first speaks for all.
+        speaks = machine.ranks_here(workload.placement.world).start == 0
         timeline = None
-        if options.timeline is not None:
+        if options.timeline is not None and speaks:
             timeline = stack.enter_context(OutputFile(options.timeline, "the timeline"))
         measured = measure(case)
+        trace = None if options.timeline is None else whole_trace(measured.timelines, machine)
         plans = [
             make_plan(workload.placement, rank, workload.counts, n=case.hidden, **case.plan)
             for rank in range(workload.placement.world)
         ]
         report = make_report(case, measured, plans)
-        if timeline is not None:
-            timeline.stream.write(to_chrome_trace(measured.timelines).encode())
+        if timeline is not None and trace is not None:
+            timeline.stream.write(trace.encode())
             timeline.commit()
-        if options.json:
+        if not speaks:
+            pass
+        elif options.json:
             print_json(report)
         else:
             print_report(report)
@@ -150,15 +177,32 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if report["correct"] else 1
 
 
-def _choose_machine(options: argparse.Namespace) -> tuple[Machine, str]:
+def _choose_machine(options: argparse.Namespace, stack: ExitStack) -> tuple[Machine, str]:
     """Where it runs, and the dtype."""
-    if options.device == "cpu" or (options.device == "auto" and not can_use_gpu()):
+    transport = options.transport or _default_transport(options.device)
+    if transport == "in_process":
+        options.ranks = options.ranks or DEFAULT_RANKS
+        on_gpu = options.device == "cuda" or (options.device == "auto" and can_use_gpu())
+    else:
+        on_gpu = transport == "nvshmem"
+        if options.device == ("cpu" if on_gpu else "cuda"):
+            raise UsageError(
+                f"argument --device: {options.device} is not what --transport {transport} runs on "
+                "(--transport in_process runs all ranks in this process)"
+            )
+    if not on_gpu:
         _refuse_options(options, "cpu", ("sms", "comm_sms"))
-        return CpuMachine(options.producer_threads or 1, options.consumer_threads or 1), (
-            options.dtype or "float32"
-        )
+        threads = options.producer_threads or 1, options.consumer_threads or 1
+        if transport == "in_process":
+            return CpuMachine(*threads), options.dtype or "float32"
+        return ShmMachine(_one_of_several(options, stack), *threads), options.dtype or "float32"
     _refuse_options(options, "cuda", ("producer_threads", "consumer_threads"))
-    machine = CudaMachine(options.sms, options.comm_sms)
+    sms = options.sms, options.comm_sms
+    machine = (
+        CudaMachine(*sms)
+        if transport == "in_process"
+        else NvshmemMachine(_one_of_several(options, stack), *sms, stack)
+    )
     dtype = options.dtype or machine.dtypes[0]
     if dtype not in machine.dtypes:
         raise UsageError(
@@ -166,6 +210,26 @@ def _choose_machine(options: argparse.Namespace) -> tuple[Machine, str]:
             "(--device cpu takes all)"
         )
     return machine, dtype
+
+
+def _default_transport(device: str) -> str:
+    started = read_environment()
+    if started is None or (started.world == 1 and not os.environ.get("TILEOVERLAP_STORE")):
+        return "in_process"
+    if device == "cuda" or (device == "auto" and has_nvshmem() and can_use_gpu()):
+        return "nvshmem"
+    return "shm"
+
+
+def _one_of_several(options: argparse.Namespace, stack: ExitStack) -> RankProcess:
+    me = from_environment(options.timeout)
+    stack.enter_context(me.all_gather)
+    if options.ranks not in (None, me.world):
+        raise UsageError(
+            f"argument --ranks: must be {me.world}, one a process, or left out, got {options.ranks}"
+        )
+    options.ranks = me.world
+    return me
 
 
 def _refuse_options(options: argparse.Namespace, device: str, names: tuple[str, ...]) -> None:
@@ -205,4 +269,6 @@ def _needed_bytes(case: Case) -> int:
         ).total_bytes
         for rank in range(placement.world)
     )
-    return weights + rows + workspace
+    # Each process makes the tensors of all ranks, and keeps those of its own.
+    processes = placement.world // len(case.machine.ranks_here(placement.world))
+    return processes * (weights + rows) + workspace
