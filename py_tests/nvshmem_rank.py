@@ -372,6 +372,142 @@ def framework(me: Any, options: Options) -> str:
     return said
 
 
+def one_call(me: Any, options: Options, world: to.NvshmemWorld) -> Rank:
+    """A layer after a call that was right."""
+    case = Case(options, me.world)
+    with case.in_process() as reference:
+        inputs = case.random(1)
+        wanted = reference.run(*inputs)[me.rank]
+        rank = Rank(case, world.transport, reference)
+        assert same_bits([rank.forward(inputs)], [wanted])
+    return rank
+
+
+KEPT: list[Any] = []
+"""Held to the end of the process."""
+
+
+def not_closed(me: Any, options: Options) -> str:
+    """The script ends without closing anything; one rank does so earlier than the others."""
+    world = start_world(me, options)
+    KEPT.extend([world, one_call(me, options, world)])
+    time.sleep(0 if me.rank == 0 else options.number("seconds", 2))
+    return "left open"
+
+
+def torch_group(me: Any, options: Options) -> str:
+    """NVSHMEM set up over a torch group that is destroyed before it, or after it."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", rank=me.rank, world_size=me.world)
+    gather = to.bootstrap.from_torch() if options["first"] == "world" else me.all_gather
+    world = to.NvshmemWorld(me.rank, me.world, gather)
+    layer = one_call(me, options, world).layer
+    if options["first"] == "group":
+        distributed.destroy_process_group()
+    layer.close()
+    world.close()
+    if options["first"] == "world":
+        distributed.destroy_process_group()
+    return f"{options['first']} first"
+
+
+def other_order(me: Any, options: Options) -> str:
+    """Rank 1 never comes to the start: rank 0 is told so at the limit."""
+    if me.rank == 1:
+        time.sleep(float(os.environ["LIMIT_S"]) + 2)
+        return "did not come"
+    said = refused(lambda: start_world(me, options), to.WaitTimeout)
+    assert "rank 1" in said, said
+    return said
+
+
+def second_world(me: Any, options: Options) -> str:
+    """The open world is given again, and no other one besides."""
+    with start_world(me, options) as world:
+        again = start_world(me, options)
+        assert repr(again) == repr(world)
+        said = refused(lambda: to.NvshmemWorld(me.rank, me.world + 2, me.all_gather), to.Error)
+        assert f"of {me.world} " in said, said
+        assert f"of {me.world + 2}" in said, said
+        one_call(me, options, again).layer.close()
+    return said
+
+
+def small_heap(me: Any, options: Options) -> str:
+    """More than the symmetric heap holds: the bytes and the variable are named on all ranks."""
+    with start_world(me, options) as world:
+        large = Options(options, tokens=options.get("large", "2000000"))
+        case = Case(large, me.world)
+        said = refused(
+            lambda: to.CudaExecutor(world.transport).prepare_layer(
+                placement=case.placement, **case.keywords()
+            ),
+            to.Error,
+        )
+        assert "NVSHMEM_SYMMETRIC_SIZE" in said, said
+        one_call(me, options, world).layer.close()
+    return said
+
+
+def again_and_again(me: Any, options: Options) -> str:
+    """Layers made, called and closed: memory does not grow."""
+    import torch
+
+    with start_world(me, options) as world:
+        case = Case(options, me.world)
+        free = []
+        with case.in_process() as reference:
+            inputs = case.random(1)
+            wanted = reference.run(*inputs)[me.rank]
+            for turn in range(options.number("turns", 100)):
+                rank = Rank(case, world.transport, reference)
+                assert same_bits([rank.forward(inputs)], [wanted]), f"turn {turn}"
+                rank.layer.close()
+                del rank
+                me.all_gather(b"")  # the ranks share the GPU whose free memory is asked for
+                if turn in (9, options.number("turns", 100) - 1):
+                    free.append(torch.cuda.mem_get_info()[0])
+                me.all_gather(b"")
+        said = repr(world.transport)
+    assert free[1] >= free[0] - (8 << 20), f"{free[0] - free[1]} bytes less are free"
+    return said
+
+
+def no_peer_access(me: Any, options: Options) -> str:
+    """Where NVSHMEM can reach no peer it is an error, and the process lives; else it is right."""
+    try:
+        with start_world(me, options) as world:
+            one_call(me, options, world).layer.close()
+    except to.Error as error:
+        return str(error)
+    return "reached all the same"
+
+
+def missing_call(me: Any, options: Options) -> str:
+    """Rank 1 makes no second call: the others say so, and the GPU stays usable."""
+    import torch
+
+    limit = float(os.environ["LIMIT_S"])
+    case = Case(options, me.world)
+    with case.in_process() as reference:
+        inputs = case.random(1)
+        world = start_world(me, options)
+        rank = Rank(case, world.transport, reference)
+        rank.forward(inputs)
+        if me.rank == 1:
+            time.sleep(2 * limit + 5)
+            KEPT.extend([world, rank])
+            return "made no call"
+        said = refused(lambda: rank.forward(inputs), to.WaitTimeout)
+        assert "of rank 1" in said, said
+        assert "epoch 2" in said, said
+        assert float(torch.ones(4, device="cuda").sum()) == 4.0
+        refused(lambda: rank.forward(inputs), to.WaitTimeout)
+        KEPT.extend([world, rank])
+    return said
+
+
 def refused(call: Callable[[], Any], kind: type[Exception]) -> str:
     try:
         call()

@@ -38,23 +38,27 @@ needs_mps = pytest.mark.skipif(
 )
 
 
-def launch(
-    ranks: int, scenario: str, *, mps: bool = True, code: int = 0, limit_s: int = 60, **options: Any
-) -> str:
-    """Runs the scenario on all ranks; what they printed."""
+def launch(ranks: int, scenario: str, *, mps: bool = True, **options: Any) -> str:
+    """Runs the scenario on all ranks; what they printed. Further options: as run()."""
     command = [str(MPS)] if mps else [sys.executable, "-m", "tileoverlap", "launch"]
-    return run([*command, "-n", str(ranks)], scenario, code=code, limit_s=limit_s, **options)
+    return run([*command, "-n", str(ranks)], scenario, **options)
 
 
 def run(
-    launcher: list[str], scenario: str, *, code: int = 0, limit_s: int = 60, **options: Any
+    launcher: list[str],
+    scenario: str,
+    *,
+    code: int = 0,
+    limit_s: int = 60,
+    variables: dict[str, str] | None = None,
+    **options: Any,
 ) -> str:
     command = [*launcher, str(HERE / "nvshmem_rank.py"), scenario]
     command += [f"{name}={value}" for name, value in options.items()]
-    return start(command, code=code, limit_s=limit_s)
+    return start(command, code=code, limit_s=limit_s, **(variables or {}))
 
 
-def start(command: list[str], *, code: int = 0, limit_s: int = 60) -> str:
+def start(command: list[str], *, code: int = 0, limit_s: int = 60, **variables: str) -> str:
     variables = {
         # Of this process alone: the launcher divides what there is.
         **{name: value for name, value in os.environ.items() if name != QUEUES},
@@ -62,6 +66,7 @@ def start(command: list[str], *, code: int = 0, limit_s: int = 60) -> str:
         "LIMIT_S": str(limit_s),
         "TILEOVERLAP_TIMEOUT_S": str(limit_s),
         "NVSHMEM_DISABLE_NVLS": "1",
+        **variables,
     }
     done = subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=150, check=False
@@ -168,6 +173,61 @@ def test_ranks_that_come_late_are_waited_for():
     launch(3, "late_call", seconds=20)
 
 
+@pytest.mark.case("D11.3")
+@pytest.mark.case("D11.8")
+@needs_mps
+def test_scripts_that_close_nothing_end_with_0():
+    said = launch(3, "not_closed")
+    assert said.count("left open") == 3
+
+
+@pytest.mark.case("D11.4")
+@needs_mps
+@pytest.mark.parametrize("first", ["group", "world"])
+def test_torch_groups_are_destroyed_before_or_after(first: str):
+    launch(2, "torch_group", first=first)
+
+
+@pytest.mark.case("D11.2")
+def test_a_rank_that_does_not_come_to_the_start_is_named():
+    launch(2, "other_order", mps=False, limit_s=5)
+
+
+@pytest.mark.case("D11.1")
+@needs_mps
+def test_a_process_has_one_world():
+    launch(2, "second_world")
+
+
+@pytest.mark.case("D11.7")
+@needs_mps
+def test_a_heap_that_is_too_small_is_named():
+    # Without memory that grows, so that the size holds.
+    variables = {"NVSHMEM_SYMMETRIC_SIZE": "64M", "NVSHMEM_DISABLE_CUDA_VMM": "1"}
+    said = launch(2, "small_heap", variables=variables)
+    assert said.count("64M") == 2
+
+
+@pytest.mark.case("D11.9")
+@needs_mps
+def test_a_hundred_layers_leave_no_memory_behind():
+    launch(2, "again_and_again")
+
+
+@pytest.mark.case("D14.2")
+@needs_mps
+def test_without_peer_access_the_process_lives():
+    launch(2, "no_peer_access", variables={"NVSHMEM_DISABLE_P2P": "1"}, limit_s=20)
+
+
+@pytest.mark.case("D15.1")
+@pytest.mark.case("D15.3")
+@needs_mps
+def test_a_rank_that_makes_no_call_is_named_and_the_gpu_stays_usable():
+    launch(4, "missing_call", limit_s=5)
+
+
+@pytest.mark.case("D15.2")
 @pytest.mark.parametrize("mps", [False, pytest.param(True, marks=needs_mps)], ids=["turns", "mps"])
 @pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
 def test_a_killed_rank_is_named_by_all_others_within_the_limit(mps: bool, map_peers: str):

@@ -93,6 +93,19 @@ TEST(NvshmemHello, AWorldThatSomeRanksHaveStartedBeforeIsRefused) {
   EXPECT_THAT(message_of<InvalidArgument>([&] { check(hellos); }), Says("not started by rank 0", "started by rank 1"));
 }
 
+TEST(NvshmemHello, AWorldThatIsLargerThanTheOneStartedBeforeIsRefusedWithBothNumbers) {  // D11.1
+  std::vector<Hello> hellos = hellos_of(4);
+  for (Hello& hello : hellos) {
+    hello.started = 1;
+    hello.pes = 2;
+  }
+  EXPECT_THAT(message_of<InvalidArgument>([&] { check(hellos); }), Says("2 PEs", "world of 4"));
+  for (Hello& hello : hellos) hello.pes = 8;
+  EXPECT_NO_THROW(check(hellos));
+  hellos[3].pes = 4;
+  EXPECT_THAT(message_of<InvalidArgument>([&] { check(hellos); }), Says("4 PEs on rank 3", "8 on rank 0"));
+}
+
 TEST(NvshmemVersions, AHostLibraryServesOlderDeviceLibrariesOfItsMajorVersion) {
   EXPECT_NO_THROW(check_nvshmem_versions({3, 4, 5}, {3, 4, 5}));
   EXPECT_NO_THROW(check_nvshmem_versions({3, 4, 5}, {3, 5, 0}));

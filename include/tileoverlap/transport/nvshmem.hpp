@@ -42,13 +42,14 @@ class TILEOVERLAP_API NvshmemWorld {
 
 // Collective. Loads NVSHMEM (the copy that this process has loaded already, else from NVSHMEM_ROOT, `libraries`, beside
 // this library in Python's site-packages, the system) and starts it as rank `rank` of `world`; where the process has
-// started NVSHMEM already, that world is used, whose numbers may differ. Ranks compare what they were given before
-// anything is allocated.
+// started NVSHMEM already, that world is used, whose numbers may differ; while a world made here is open, it is
+// returned again, by itself and without the others. Ranks compare what they were given before anything is allocated.
 //
-// Errors: InvalidArgument where rank, world or device are out of range, all_gather is missing, ranks were given
-// different worlds, or a graph is being captured; Error where NVSHMEM cannot be loaded (naming where it was looked
-// for), does not match the version this library was built with (naming both), or does not start, and on all ranks where
-// one has failed; and where the library was built without NVSHMEM.
+// Errors: InvalidArgument where rank, world or device are out of range, all_gather is missing, this process has it open
+// as another rank or of another world (naming both), what was started has fewer ranks, ranks were given different
+// worlds, or a graph is being captured; Error where NVSHMEM cannot be loaded (naming where it was looked for), does not
+// match the version this library was built with (naming both), or does not start, and on all ranks where one has
+// failed; and where the library was built without NVSHMEM.
 TILEOVERLAP_API std::shared_ptr<NvshmemWorld> start_nvshmem(const NvshmemOptions& options);
 
 }  // namespace tileoverlap

@@ -56,6 +56,11 @@ std::vector<Hello> check_hellos(const Hello& mine, const std::vector<std::vector
                                  mine.started != 0 ? "started" : "not started", " by rank ", mine.rank, " and ",
                                  hello.started != 0 ? "started" : "not started", " by rank ", hello.rank));
     }
+    if (hello.started != 0 && (hello.pes != mine.pes || hello.pes < hello.world)) {
+      throw InvalidArgument(text("NVSHMEM was started before with ", hello.pes, " PEs on rank ", hello.rank, " and ",
+                                 mine.pes, " on rank ", mine.rank, ", but a world of ", hello.world,
+                                 " ranks is asked for"));
+    }
   }
   return hellos;
 }

@@ -16,6 +16,8 @@ namespace tileoverlap {
 struct Hello {
   int32_t rank = 0, world = 1;
   NvshmemVersion built = {}, host = {};
+  int32_t pes = 0;  // of the world that was started before
+  int32_t padding = 0;
   uint64_t started = 0;                       // 1: NVSHMEM was started before, by the framework
   std::array<std::byte, 16> gpu = {};         // its UUID
   std::array<std::byte, 128> unique_id = {};  // of rank 0
@@ -23,8 +25,8 @@ struct Hello {
 };
 
 // Throws unless all ranks go together: InvalidArgument, naming both ranks and both values, where ranks, worlds or
-// versions differ, or some have started NVSHMEM before and others have not; Error with the failure of the first rank
-// that cannot go on.
+// versions differ, some have started NVSHMEM before and others have not, or what was started is too small; Error with
+// the failure of the first rank that cannot go on.
 std::vector<Hello> check_hellos(const Hello& mine, const std::vector<std::vector<std::byte>>& all);
 std::vector<std::byte> encode(const Hello& hello);
 

@@ -84,6 +84,10 @@ class StartedWorld final : public NvshmemWorld, public std::enable_shared_from_t
       : options_(options), plugin_(plugin), own_(own), hub_(std::move(hub)), agreement_(std::move(agreement)) {}
 
   void find_ranks(const std::vector<Hello>& hellos);
+  bool is_closed() {
+    const std::scoped_lock lock(mutex_);
+    return closed_;
+  }
 
   int32_t rank() const override { return options_.rank; }
   int32_t world() const override { return options_.world; }
@@ -159,8 +163,9 @@ Region StartedWorld::make_region(const std::vector<int32_t>& ranks, size_t bytes
   Region region{.bases = {}, .own = nullptr, .bytes = (bytes + kPage - 1) / kPage * kPage};
   region.own = static_cast<std::byte*>(plugin_.allocate(region.bytes));
   if (region.own == nullptr) {
-    throw Error(text("rank ", rank(), " cannot allocate ", region.bytes,
-                     " bytes from NVSHMEM's symmetric heap (see NVSHMEM_SYMMETRIC_SIZE)"));
+    const char* size = std::getenv("NVSHMEM_SYMMETRIC_SIZE");
+    throw Error(text("rank ", rank(), " cannot allocate ", region.bytes, " bytes from NVSHMEM's symmetric heap, whose ",
+                     "size NVSHMEM_SYMMETRIC_SIZE (", size == nullptr ? "not set" : size, ") says"));
   }
   for (const int32_t peer : ranks) {
     void* base =
@@ -265,10 +270,25 @@ void StartedWorld::close() {
   if (own_) plugin_.finish();
 }
 
+// The world that this process has open, if any: NVSHMEM is there once in a process.
+std::mutex open_mutex;
+std::weak_ptr<StartedWorld> open_world;
+
+std::shared_ptr<NvshmemWorld> find_open_world(const NvshmemOptions& options) {
+  const std::scoped_lock lock(open_mutex);
+  const std::shared_ptr<StartedWorld> open = open_world.lock();
+  if (open == nullptr || open->is_closed()) return nullptr;
+  if (open->rank() == options.rank && open->world() == options.world) return open;
+  throw InvalidArgument(text("this process has NVSHMEM open as rank ", open->rank(), " of ", open->world(),
+                             " and cannot open it as rank ", options.rank, " of ", options.world,
+                             ": close the former first"));
+}
+
 }  // namespace
 
 std::shared_ptr<NvshmemWorld> start_nvshmem(const NvshmemOptions& options) {
   check_options(options);
+  if (auto open = find_open_world(options)) return open;
   Hello mine{.rank = options.rank, .world = options.world};
   const NvshmemPlugin* plugin = nullptr;
   std::string failure;
@@ -280,6 +300,7 @@ std::shared_ptr<NvshmemWorld> start_nvshmem(const NvshmemOptions& options) {
     mine.built = plugin->built;
     mine.host = plugin->host_version();
     mine.started = plugin->is_started();
+    if (mine.started != 0) mine.pes = plugin->pes();
     if (mine.started == 0 && options.rank == 0) {
       if (plugin->unique_id_bytes > mine.unique_id.size()) throw InternalError("NVSHMEM's unique id has grown");
       if (plugin->make_unique_id(mine.unique_id.data()) != 0) throw Error("it makes no unique id");
@@ -304,6 +325,8 @@ std::shared_ptr<NvshmemWorld> start_nvshmem(const NvshmemOptions& options) {
   if (status != 0) throw Error(text("NVSHMEM does not start on rank ", options.rank, ": status ", status));
   auto world = std::make_shared<StartedWorld>(options, *plugin, mine.started == 0, hub, std::move(agreement));
   world->find_ranks(hellos);
+  const std::scoped_lock lock(open_mutex);
+  open_world = world;
   return world;
 }
 
