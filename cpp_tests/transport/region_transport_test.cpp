@@ -39,8 +39,7 @@ class Heap {
     if (number == regions_.size()) {
       std::vector<std::byte*> bases;
       for (int32_t peer = 0; peer < world_; ++peer) {
-        bases.push_back(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)));
-        std::memset(bases.back(), 0, bytes);
+        bases.push_back(live_.emplace_back(make(bytes)).get());
       }
       regions_.push_back(bases);
     }
@@ -49,14 +48,22 @@ class Heap {
   void shrink(const Region& region) {
     const std::scoped_lock lock(mutex_);
     ++shrunk_;
-    std::free(region.own);
+    std::erase_if(live_, [&](const Memory& memory) { return memory.get() == region.own; });
   }
   size_t regions() const { return regions_.size(); }
   int64_t shrunk() const { return shrunk_; }
 
  private:
+  using Memory = std::unique_ptr<std::byte, decltype(&std::free)>;
+  static Memory make(size_t bytes) {
+    Memory memory(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)), &std::free);
+    std::memset(memory.get(), 0, bytes);
+    return memory;
+  }
+
   const int32_t world_;
   std::mutex mutex_;
+  std::vector<Memory> live_;
   std::vector<std::vector<std::byte*>> regions_;
   std::vector<size_t> taken_;  // by rank
   int64_t shrunk_ = 0;

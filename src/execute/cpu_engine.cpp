@@ -13,9 +13,9 @@ namespace tileoverlap {
 namespace {
 
 WorkspaceLayout layout_for(const EngineOptions& options) {
-  return WorkspaceLayout::make(options.placement.world(),
-                               {.staging = size_report(options, 0).staging_bytes,
-                                .input = largest_of_ranks(options, &SizeReport::input_bytes)});
+  return WorkspaceLayout::make(
+      options.placement.world(),
+      {.staging = size_report(options, 0).staging_bytes, .input = largest_of_ranks(options, &SizeReport::input_bytes)});
 }
 
 // Widest tile and deepest sum of the one or two GEMMs.

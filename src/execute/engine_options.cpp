@@ -14,7 +14,7 @@ SizeReport size_report(const EngineOptions& options, int32_t rank) {
   return report;
 }
 
-int64_t largest_of_ranks(const EngineOptions& options, int64_t SizeReport::* bytes) {
+int64_t largest_of_ranks(const EngineOptions& options, int64_t SizeReport::*bytes) {
   int64_t largest = 0;
   for (int32_t rank = 0; rank < options.placement.world(); ++rank) {
     largest = std::max(largest, size_report(options, rank).*bytes);

@@ -68,7 +68,7 @@ Decoded decode(std::span<const std::byte> message) {
   Decoded decoded{};
   const auto take = [&](void* to, size_t bytes) {
     if (message.size() < bytes) throw InternalError("a proposal for an allocation is cut off");
-    std::memcpy(to, message.data(), bytes);
+    if (bytes > 0) std::memcpy(to, message.data(), bytes);  // of nothing even the address may be null
     message = message.subspan(bytes);
   };
   take(&decoded.proposal, sizeof(decoded.proposal));
