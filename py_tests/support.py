@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,25 @@ import tileoverlap as to
 LIMIT_S = 60.0
 
 WRONG_TYPES = (to.InvalidArgument, to.DTypeError)
+
+
+def on_each_rank(world: int, call: Callable[[int], Any]) -> list[Any]:
+    """What call(rank) returns or raises, each in a thread of its own."""
+    results: list[Any] = [None] * world
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = call(rank)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    return results
 
 
 def random_ids(

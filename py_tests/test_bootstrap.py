@@ -10,15 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import LIMIT_S
+from support import LIMIT_S, on_each_rank
 
 import tileoverlap as to
 from tileoverlap import bootstrap
@@ -31,25 +30,6 @@ needs_mpi = pytest.mark.skipif(
 )
 
 RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-
-
-def on_each_rank(world: int, call: Callable[[int], Any]) -> list[Any]:
-    """What call(rank) returns or raises, each in a thread of its own."""
-    results: list[Any] = [None] * world
-
-    def run(rank: int) -> None:
-        try:
-            results[rank] = call(rank)
-        except Exception as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
-    return results
 
 
 def free_port() -> int:

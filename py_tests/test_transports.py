@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import LIMIT_S, random_ids, random_weights, same_bits
+from support import LIMIT_S, on_each_rank, random_ids, random_weights, same_bits
 
 import tileoverlap as to
 
@@ -42,25 +42,6 @@ class Gather:
             return result
 
         return all_gather
-
-
-def on_each_rank(world: int, call: Callable[[int], Any]) -> list[Any]:
-    """What call(rank) returns or raises, each in a thread of its own."""
-    results: list[Any] = [None] * world
-
-    def run(rank: int) -> None:
-        try:
-            results[rank] = call(rank)
-        except Exception as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
-    return results
 
 
 def mapped(world: int, nbytes: int = REGION, *, gather: bool = True) -> list[to.MappedTransport]:

@@ -3,6 +3,7 @@
 
 #include "consume/ship_rows.hpp"
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "execute/device_watch.cuh"
 
 namespace tileoverlap {
@@ -156,9 +157,7 @@ __global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel
 
 template <class Link>
 void load_ship_rows() {
-  cudaFuncAttributes attributes;
-  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&ship_rows_kernel<Link>)),
-             "loading the consumer");
+  load_kernels({reinterpret_cast<const void*>(&ship_rows_kernel<Link>)}, "loading the consumer");
 }
 
 template <class Link>

@@ -2,6 +2,7 @@
 // The dispatch kernel, for any link.
 
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "dispatch/push_rows.hpp"
 #include "execute/device_watch.cuh"
 
@@ -25,9 +26,7 @@ __global__ void __launch_bounds__(kPushWarps * 32) push_rows_kernel(const PushTa
 
 template <class Link>
 void load_push_rows() {
-  cudaFuncAttributes attributes;
-  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&push_rows_kernel<Link>)),
-             "loading the dispatch");
+  load_kernels({reinterpret_cast<const void*>(&push_rows_kernel<Link>)}, "loading the dispatch");
 }
 
 template <class Link>

@@ -1,9 +1,8 @@
 #pragma once
 // The small kernels around a call, for any link.
 
-#include <array>
-
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "execute/call_kernels.hpp"
 #include "execute/device_watch.cuh"
 
@@ -185,16 +184,13 @@ __global__ void finish_call_kernel(const FinishTask task) {
 
 template <class Link>
 void load_call_kernels() {
-  const std::array<const void*, 6> kernels = {reinterpret_cast<const void*>(&open_session_kernel<Link>),
-                                              reinterpret_cast<const void*>(&close_session_kernel<Link>),
-                                              reinterpret_cast<const void*>(&begin_call_kernel<Link>),
-                                              reinterpret_cast<const void*>(&await_peers_kernel<Link>),
-                                              reinterpret_cast<const void*>(&count_dispatched_kernel<Link>),
-                                              reinterpret_cast<const void*>(&finish_call_kernel<Link>)};
-  for (const void* kernel : kernels) {
-    cudaFuncAttributes attributes;
-    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels of a call");
-  }
+  load_kernels({reinterpret_cast<const void*>(&open_session_kernel<Link>),
+                reinterpret_cast<const void*>(&close_session_kernel<Link>),
+                reinterpret_cast<const void*>(&begin_call_kernel<Link>),
+                reinterpret_cast<const void*>(&await_peers_kernel<Link>),
+                reinterpret_cast<const void*>(&count_dispatched_kernel<Link>),
+                reinterpret_cast<const void*>(&finish_call_kernel<Link>)},
+               "loading the kernels of a call");
 }
 
 template <class Link>

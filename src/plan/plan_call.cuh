@@ -2,6 +2,7 @@
 // The planner's kernel, for any link.
 
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "execute/device_watch.cuh"
 #include "plan/device_group.cuh"
 #include "plan/plan_call.hpp"
@@ -76,9 +77,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1) plan_call_kernel(const PlanCa
 
 template <class Link>
 void load_plan_call() {
-  cudaFuncAttributes attributes;
-  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&plan_call_kernel<Link>)),
-             "loading the planner");
+  load_kernels({reinterpret_cast<const void*>(&plan_call_kernel<Link>)}, "loading the planner");
 }
 
 template <class Link>

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "execute/device_watch.cuh"
 
 namespace tileoverlap {
@@ -81,11 +82,9 @@ void launch(const WeightedSumTask& task, int32_t sms, cudaStream_t stream) {
 }  // namespace
 
 void load_weighted_sum() {
-  cudaFuncAttributes attributes;
-  for (const void* kernel : {reinterpret_cast<const void*>(&weighted_sum_kernel<__nv_bfloat162>),
-                             reinterpret_cast<const void*>(&weighted_sum_kernel<__half2>)}) {
-    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading the weighted sum");
-  }
+  load_kernels({reinterpret_cast<const void*>(&weighted_sum_kernel<__nv_bfloat162>),
+                reinterpret_cast<const void*>(&weighted_sum_kernel<__half2>)},
+               "loading the weighted sum");
 }
 
 void weighted_sum(const WeightedSumTask& task, int32_t sms, cudaStream_t stream) {

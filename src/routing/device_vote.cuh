@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/cuda_objects.hpp"
+#include "core/load_kernels.hpp"
 #include "execute/device_watch.cuh"
 #include "routing/device_vote.hpp"
 
@@ -73,11 +74,9 @@ __global__ void cast_refusal_kernel(const DeviceWorld world, const Reason reason
 
 template <class Link>
 void load_device_vote() {
-  cudaFuncAttributes attributes;
-  for (const void* kernel : {reinterpret_cast<const void*>(&cast_counts_kernel<Link>),
-                             reinterpret_cast<const void*>(&cast_refusal_kernel<Link>)}) {
-    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading the vote");
-  }
+  load_kernels({reinterpret_cast<const void*>(&cast_counts_kernel<Link>),
+                reinterpret_cast<const void*>(&cast_refusal_kernel<Link>)},
+               "loading the vote");
 }
 
 template <class Link>

@@ -10,8 +10,6 @@
 namespace tileoverlap {
 namespace {
 
-constexpr size_t kAlignment = 256;
-
 void check_bases(const MappedOptions& options) {
   if (options.bases.size() != static_cast<size_t>(options.world)) {
     throw InvalidArgument(text("bases must name ", options.world, " regions, one a rank, got ", options.bases.size()));
@@ -20,9 +18,9 @@ void check_bases(const MappedOptions& options) {
   for (size_t rank = 0; rank < options.bases.size(); ++rank) {
     if (options.bases[rank] == nullptr) throw InvalidArgument(text("the base of rank ", rank, " is null"));
     const auto address = reinterpret_cast<uintptr_t>(options.bases[rank]);
-    if (address % kAlignment != 0) {
-      throw InvalidArgument(text("the base of rank ", rank, " must be a multiple of ", kAlignment, ", got ",
-                                 options.bases[rank], ", which is ", address % kAlignment, " bytes past one"));
+    if (address % kRegionAlignment != 0) {
+      throw InvalidArgument(text("the base of rank ", rank, " must be a multiple of ", kRegionAlignment, ", got ",
+                                 options.bases[rank], ", which is ", address % kRegionAlignment, " bytes past one"));
     }
     by_address.emplace_back(address, rank);
   }

@@ -14,8 +14,6 @@
 namespace tileoverlap {
 namespace {
 
-constexpr size_t kAlignment = 256;
-
 // Of a transport without all_gather.
 class NoExchange final : public Exchange {
  public:
@@ -169,7 +167,7 @@ std::shared_ptr<SymmetricMemory> Regions::allocate(const std::string& terms, siz
                      " bytes are left of a region of ", taken_.empty() ? 0 : taken_.back()->region.bytes));
   }
   const size_t begin = region->used, left = region->region.bytes - begin;
-  const size_t padding = (kAlignment - bytes % kAlignment) % kAlignment;
+  const size_t padding = (kRegionAlignment - bytes % kRegionAlignment) % kRegionAlignment;
   region->used += bytes + std::min(padding, left - bytes);
   ++region->held;
   if (source_.held != nullptr) ++*source_.held;

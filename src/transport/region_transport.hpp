@@ -15,6 +15,9 @@
 
 namespace tileoverlap {
 
+// Of where regions begin, and of what is taken from them.
+inline constexpr size_t kRegionAlignment = 256;
+
 // Of all ranks, zeroed.
 struct Region {
   std::vector<std::byte*> bases;  // [world]: as this process sees them; null where only the remote link reaches
