@@ -4,7 +4,8 @@ find_package(CUDAToolkit REQUIRED)
 
 target_sources(
   tileoverlap
-  PRIVATE execute/choose_producer.cpp
+  PRIVATE bench/loop_back.cpp
+          execute/choose_producer.cpp
           execute/cuda_engine.cpp
           execute/cuda_executor.cpp
           execute/cuda_layer.cpp

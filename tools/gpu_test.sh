@@ -11,7 +11,7 @@
 #   grid      the correctness grid W = 4 on one GPU: overlapped == serial and tolerances at the sizes of the paper's Table 2
 #   sanitize  compute-sanitizer on the small tests: memcheck, racecheck, synccheck
 #   sass      the bf16 GEMM has HGMMA and neither LDL nor STL
-#   bench     the first speeds
+#   bench     tileoverlap bench: transport, producer, operator (needs torch)
 # Results: build/gpu/*.xml, *.json, *.log.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +28,7 @@ part_build() {
   cmake --preset cuda -B "$build" -DTILEOVERLAP_BUILD_PYTHON=ON -DTILEOVERLAP_BUILD_BENCH=ON -DTILEOVERLAP_WERROR=OFF \
     -DTILEOVERLAP_NVSHMEM=AUTO \
     -DPython_EXECUTABLE="$(command -v "$python")" >"$out/configure.log" 2>&1 || { tail -n 30 "$out/configure.log"; return 1; }
-  cmake --build "$build" --target tileoverlap gpu_test gpu_bench gpu_grid _core >"$out/build.log" 2>&1 ||
+  cmake --build "$build" --target tileoverlap gpu_test gpu_grid _core >"$out/build.log" 2>&1 ||
     { grep -m 5 -E 'error|FAILED' "$out/build.log"; tail -n 30 "$out/build.log"; return 1; }
 }
 part_cpp() { "$gpu_test" --gtest_output="xml:$out/gpu_test.xml" --gtest_brief=1; }
@@ -66,9 +66,11 @@ part_sass() {
   grep -q HGMMA "$out/sass.txt" && ! grep -qwE 'LDL|STL' "$out/sass.txt"
 }
 part_bench() {
-  "$build/tools/bench/gpu_bench" --json "$out/bench.json" &&
-    { ! "$python" -c 'import torch' 2>/dev/null ||
-      "$python" tools/bench/producer_peers.py --ours "$out/bench.json" --json "$out/peers.json"; }
+  package || return 1
+  local what
+  for what in transport producer operator; do
+    PYTHONPATH=$out/site "$python" -m tileoverlap bench "$what" --json "$out/$what.json" || return 1
+  done
 }
 
 failed=0

@@ -14,5 +14,6 @@ void bind_routing(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_transport(nb::module_& module);
 void bind_execute(nb::module_& module);
+void bind_bench(nb::module_& module);
 
 }  // namespace tileoverlap::python

@@ -62,6 +62,7 @@ NB_MODULE(_core, module) {
   bind_plan(module);
   bind_transport(module);
   bind_execute(module);
+  bind_bench(module);
 }
 
 }  // namespace tileoverlap::python

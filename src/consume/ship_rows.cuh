@@ -34,6 +34,7 @@ __device__ inline void delay(const ShipTask& task, uint64_t draw) {
 template <class Link>
 __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& watch, const Piece& piece,
                                uint64_t epoch) {
+  if (task.flags == nullptr) return true;
   const int64_t first = static_cast<int64_t>(piece.first_band) * task.tiles_n;
   const int64_t end = (static_cast<int64_t>(piece.last_band) + 1) * task.tiles_n;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);

@@ -23,7 +23,7 @@ struct ShipDisorder {
 struct ShipTask {
   DeviceWorld world;
   DevicePlan plan;
-  const uint64_t* flags;  // [bands, tiles_n]
+  const uint64_t* flags;  // [bands, tiles_n]; null: all rows are there, nothing is waited for
   int32_t tiles_n;
   const std::byte* output;
   int64_t row_bytes;

@@ -25,17 +25,16 @@ std::string tiles_text(int32_t capability, DType dtype) {
 
 }  // namespace
 
-const GpuProducer* returned_producer(const EngineOptions& options, int32_t device) {
-  if (options.dtype != DType::kBFloat16 && options.dtype != DType::kFloat16) {
-    throw DTypeError(text("the CUDA executor takes bfloat16 or float16, got ", name(options.dtype)));
+const GpuProducer* returned_producer(DType dtype, const PlanOptions& plan, int32_t device) {
+  if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) {
+    throw DTypeError(text("the CUDA executor takes bfloat16 or float16, got ", name(dtype)));
   }
   const int32_t capability = capability_of(device);
-  const auto* producer =
-      find_producer(capability, options.dtype, options.plan.tile_m, options.plan.tile_n, ExpertKind::kSingle);
+  const auto* producer = find_producer(capability, dtype, plan.tile_m, plan.tile_n, ExpertKind::kSingle);
   if (producer == nullptr) {
-    throw InvalidArgument(text("no kernel for ", name(options.dtype), " tiles of ", options.plan.tile_m, "x",
-                               options.plan.tile_n, " on cuda:", device, " (compute capability ", capability / 10, ".",
-                               capability % 10, "); there are: ", tiles_text(capability, options.dtype)));
+    throw InvalidArgument(text("no kernel for ", name(dtype), " tiles of ", plan.tile_m, "x", plan.tile_n,
+                               " on cuda:", device, " (compute capability ", capability / 10, ".", capability % 10,
+                               "); there are: ", tiles_text(capability, dtype)));
   }
   return producer;
 }

@@ -74,7 +74,7 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
       plan_layout_(plan_layout_for(options_, rank_, piece_rows_)),
       index_layout_(
           IndexLayout::make(options_.capacity.max_tokens * options_.capacity.top_k, options_.placement.experts())),
-      producer_(returned_producer(options_, device_.device_id)),
+      producer_(returned_producer(options_.dtype, options_.plan, device_.device_id)),
       first_producer_(first_producer(options_, device_.device_id)),
       terms_(hash_of(options_.terms, static_cast<size_t>(layout_.total))),
       epoch_(cuda.faults.first_epoch) {

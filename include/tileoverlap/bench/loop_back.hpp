@@ -1,0 +1,61 @@
+#pragma once
+// For benchmarks: one rank's operator (GEMM and return), each part launched by itself, on a loop-back link: the rank
+// has the whole GPU, and its peers' memory lies on the same one.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tileoverlap/core/api.hpp"
+#include "tileoverlap/core/dtype.hpp"
+#include "tileoverlap/core/tensor.hpp"
+#include "tileoverlap/plan/plan.hpp"
+
+namespace tileoverlap {
+
+// On the rank's GPU, as for Session::run. Borrowed by each call for the work that it launches.
+struct LoopBackTensors {
+  TensorArg rows;     // [at least plan.rows, k]
+  TensorArg weights;  // [experts on the rank, n, k]
+  TensorArg output;   // [at least plan.rows, n], written
+};
+
+// On the GPU's own clock, of the last call that was recorded. ns.
+struct LoopBackTimes {
+  int64_t first_tile_ns = 0;  // when the first tile was complete
+  int64_t gemm_end_ns = 0;    // when the last one was
+  int64_t landed_ns = 0;      // when the last row had been shipped; 0 where nothing is
+};
+
+// Not thread safe. Everything but wrong_bytes, times and check only launches work on `stream`, an address, and can be
+// captured in a graph; all of it belongs to one call that begin() began. Errors: InvalidArgument, DTypeError, and Error
+// for what the driver says.
+class TILEOVERLAP_API LoopBack {
+ public:
+  virtual ~LoopBack() = default;
+  // A new call: what was published before no longer counts.
+  virtual void begin(void* stream) = 0;
+  // The GEMM on `sms` SMs; `publish`: with a flag behind each tile.
+  virtual void produce(const LoopBackTensors& tensors, int32_t sms, bool publish, void* stream) = 0;
+  // The return on `sms` SMs; `wait`: for each band's flags. Without, all rows must be there: a bulk return.
+  virtual void ship(const TensorArg& output, int32_t sms, bool wait, void* stream) = 0;
+  // Both side by side, as the executor does: the return on `comm_sms` SMs, on a stream of its own, the GEMM on the
+  // rest.
+  virtual void overlapped(const LoopBackTensors& tensors, int32_t comm_sms, void* stream) = 0;
+  // Whether later work stores time stamps. Costs a few stores a tile.
+  virtual void record(bool on) = 0;
+  // Wait for the GPU. wrong_bytes: shipped bytes that differ from `output`, of all of them.
+  virtual LoopBackTimes times() = 0;
+  virtual int64_t wrong_bytes(const TensorArg& output) = 0;
+  // Throws WaitTimeout where a wait has reached its limit of ten seconds. Does not wait.
+  virtual void check() = 0;
+
+  virtual int32_t sms() const = 0;            // of the GPU
+  virtual int64_t shipped_bytes() const = 0;  // that a call returns to peers
+  virtual std::string kernel() const = 0;
+};
+
+// Memory of all peers' staging is allocated here, on cuda:`device`.
+TILEOVERLAP_API std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device = 0);
+
+}  // namespace tileoverlap

@@ -1,0 +1,70 @@
+// The parts of an operator, launched one by one for benchmarks.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <cstdint>
+#include <string>
+
+#include "bindings.hpp"
+#include "tensor.hpp"
+#include "tileoverlap/bench/loop_back.hpp"
+
+namespace tileoverlap::python {
+namespace {
+
+using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
+
+void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace
+
+void bind_bench(nb::module_& module) {
+  nb::class_<LoopBackTimes>(module, "LoopBackTimes")
+      .def_ro("first_tile_ns", &LoopBackTimes::first_tile_ns)
+      .def_ro("gemm_end_ns", &LoopBackTimes::gemm_end_ns)
+      .def_ro("landed_ns", &LoopBackTimes::landed_ns);
+  nb::class_<LoopBack>(module, "LoopBack")
+      .def(
+          "begin", [](LoopBack& self, uintptr_t stream) { self.begin(stream_at(stream)); }, nb::arg("stream"))
+      .def(
+          "produce",
+          [](LoopBack& self, const Tensor& rows, const Tensor& weights, const Tensor& output, int32_t sms, bool publish,
+             uintptr_t stream) {
+            self.produce({.rows = rows.arg(), .weights = weights.arg(), .output = output.arg()}, sms, publish,
+                         stream_at(stream));
+          },
+          nb::arg("rows"), nb::arg("weights"), nb::arg("output"), nb::arg("sms"), nb::arg("publish"), nb::arg("stream"))
+      .def(
+          "ship",
+          [](LoopBack& self, const Tensor& output, int32_t sms, bool wait, uintptr_t stream) {
+            self.ship(output.arg(), sms, wait, stream_at(stream));
+          },
+          nb::arg("output"), nb::arg("sms"), nb::arg("wait"), nb::arg("stream"))
+      .def(
+          "overlapped",
+          [](LoopBack& self, const Tensor& rows, const Tensor& weights, const Tensor& output, int32_t comm_sms,
+             uintptr_t stream) {
+            self.overlapped({.rows = rows.arg(), .weights = weights.arg(), .output = output.arg()}, comm_sms,
+                            stream_at(stream));
+          },
+          nb::arg("rows"), nb::arg("weights"), nb::arg("output"), nb::arg("comm_sms"), nb::arg("stream"))
+      .def("record", &LoopBack::record, nb::arg("on"))
+      .def("times", &LoopBack::times, WithoutGil())
+      .def(
+          "wrong_bytes", [](LoopBack& self, const Tensor& output) { return self.wrong_bytes(output.arg()); },
+          WithoutGil(), nb::arg("output"))
+      .def("check", &LoopBack::check)
+      .def_prop_ro("sms", &LoopBack::sms)
+      .def_prop_ro("shipped_bytes", &LoopBack::shipped_bytes)
+      .def_prop_ro("kernel", &LoopBack::kernel);
+  module.def(
+      "make_loop_back",
+      [](const Plan& plan, const std::string& dtype, int64_t k, int32_t device) {
+        return make_loop_back(plan, parse_dtype(dtype), k, device);
+      },
+      WithoutGil(), nb::arg("plan"), nb::arg("dtype"), nb::arg("k"), nb::arg("device"));
+}
+
+}  // namespace tileoverlap::python

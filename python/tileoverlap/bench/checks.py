@@ -1,0 +1,59 @@
+"""Nothing is reported of results that are wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tileoverlap.bench.loop_back import LoopBack, Tensors, valid_output
+from tileoverlap.bench.peers import cublas_loop
+from tileoverlap.errors import Error
+from tileoverlap.plan import Plan
+
+__all__ = ["WrongResult", "check_gemm", "check_operator"]
+
+# Global relative L2 distance of two GEMMs that round differently.
+_TOLERANCE = {"bfloat16": 8e-3, "float16": 1e-3}
+
+
+class WrongResult(Error):
+    """A benchmark's result is not that of the reference."""
+
+
+def check_gemm(torch: Any, plan: Plan, tensors: Tensors, dtype: str) -> None:
+    """Raises WrongResult where the output's valid rows are not those of a cuBLAS loop."""
+    expected = torch.empty_like(tensors.packed[:, :1].expand(-1, plan.n))
+    cublas_loop(torch, tensors, expected)()
+    ours = valid_output(torch, plan, tensors.output)
+    distance = _norm(torch, ours, expected) / _norm(torch, expected)
+    if not distance <= _TOLERANCE[dtype]:
+        raise WrongResult(
+            f"the GEMM's relative distance from cuBLAS is {distance:.2e}, "
+            f"allowed are {_TOLERANCE[dtype]:.0e}"
+        )
+
+
+def _norm(torch: Any, a: Any, minus: Any = None) -> float:
+    """In float32, a part at a time."""
+    total = 0.0
+    for begin in range(0, len(a), 4096):
+        part = a[begin : begin + 4096].float()
+        if minus is not None:
+            part = part - minus[begin : begin + 4096].float()
+        total += float(part.square().sum())
+    return math.sqrt(total)
+
+
+def check_operator(torch: Any, rank: LoopBack, tensors: Tensors, comm_sms: int, dtype: str) -> None:
+    """Poisons output and staging, makes one call, and raises WrongResult where rows are wrong at
+    their owners."""
+    tensors.output.fill_(float("nan"))
+    rank.begin()
+    rank.ship(rank.sms, wait=False)
+    rank.operator(comm_sms)
+    torch.cuda.synchronize()
+    rank.check()
+    check_gemm(torch, rank.plan, tensors, dtype)
+    wrong = rank.wrong_bytes()
+    if wrong:
+        raise WrongResult(f"{wrong} of {rank.shipped_bytes} returned bytes are wrong")

@@ -1,0 +1,164 @@
+"""One rank's operator with its tensors, on a loop-back link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileoverlap import _core
+from tileoverlap._dlpack import as_output, as_tensor
+from tileoverlap.bench.shapes import Shape
+from tileoverlap.counts import RouteCounts, count_routes
+from tileoverlap.placement import Placement
+from tileoverlap.plan import Plan, make_plan
+from tileoverlap.routing import route
+
+__all__ = [
+    "Choice",
+    "LoopBack",
+    "Tensors",
+    "make_tensors",
+    "rank_plan",
+    "routed_counts",
+    "valid_output",
+]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a shape is computed: what a plan may choose."""
+
+    tile: tuple[int, int] = (128, 256)
+    group: int = 8
+    layout: str = "compact"
+    bands_per_segment: int = 1
+
+
+def routed_counts(shape: Shape, mode: str) -> tuple[Placement, RouteCounts]:
+    """Who sends how many copies where, in a router mode."""
+    placement = Placement.even(world=shape.world, experts=shape.experts)
+    routed = route(mode, placement=placement, tokens=shape.tokens, top_k=shape.top_k)
+    return placement, count_routes(placement, [part.ids for part in routed])
+
+
+def rank_plan(
+    shape: Shape, placement: Placement, counts: RouteCounts, choice: Choice, rank: int = 0
+) -> Plan:
+    """Rank 0's is the busiest of the skewed modes."""
+    return make_plan(
+        placement,
+        rank,
+        counts,
+        n=shape.n,
+        tile=choice.tile,
+        group=choice.group,
+        layout=choice.layout,
+        bands_per_segment=choice.bands_per_segment,
+    )
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """On the GPU, random; experts' rows lie packed one behind the other in `packed`, and where the
+    plan wants them in `rows`."""
+
+    rows: Any
+    packed: Any
+    weights: Any
+    output: Any
+    ends: list[int]
+    """Of each expert, in `packed`."""
+
+
+def make_tensors(torch: Any, plan: Plan, shape: Shape, dtype: str) -> Tensors:
+    kind = getattr(torch, dtype)
+    generator = torch.Generator(device="cuda").manual_seed(1)
+
+    def random(*sizes: int) -> Any:
+        return torch.empty(sizes, device="cuda", dtype=kind).uniform_(-1, 1, generator=generator)
+
+    experts = plan.experts
+    ends = np.cumsum(experts["valid_rows"])
+    packed = random(int(ends[-1]), shape.k)
+    # Padding is never read by anyone who cares: NaN would show where it is.
+    rows = torch.full((plan.rows, shape.k), float("nan"), device="cuda", dtype=kind)
+    rows[_valid_rows(torch, plan)] = packed
+    weights = random(len(experts), shape.n, shape.k)
+    output = torch.empty((plan.rows, shape.n), device="cuda", dtype=kind)
+    return Tensors(rows, packed, weights, output, [int(end) for end in ends])
+
+
+def valid_output(torch: Any, plan: Plan, output: Any) -> Any:
+    """The rows of `output` that hold copies, packed."""
+    return output[_valid_rows(torch, plan)]
+
+
+def _valid_rows(torch: Any, plan: Plan) -> Any:
+    """The numbers of the rows that hold copies, expert by expert, on the GPU."""
+    runs = [
+        np.arange(run["row_begin"], run["row_begin"] + run["row_count"])
+        for run in plan.runs.reshape(-1)
+    ]
+    return torch.from_numpy(np.concatenate(runs)).cuda()
+
+
+class LoopBack:
+    """Launches the parts of a rank's operator on torch's current stream."""
+
+    def __init__(self, torch: Any, plan: Plan, shape: Shape, dtype: str, tensors: Tensors) -> None:
+        self._torch = torch
+        self._tensors = tensors  # kept alive
+        self._core = _core.make_loop_back(plan._core, dtype, shape.k, 0)
+        self._rows = as_tensor(tensors.rows, "rows")
+        self._weights = as_tensor(tensors.weights, "weights")
+        self._output = as_output(tensors.output, "output")
+        self.sms = self._core.sms
+        self.shipped_bytes = self._core.shipped_bytes
+        self.kernel = self._core.kernel
+        self.plan = plan
+
+    @property
+    def _stream(self) -> int:
+        return int(self._torch.cuda.current_stream().cuda_stream)
+
+    def begin(self) -> None:
+        self._core.begin(self._stream)
+
+    def produce(self, sms: int, publish: bool = True) -> None:
+        self._core.produce(self._rows, self._weights, self._output, sms, publish, self._stream)
+
+    def ship(self, sms: int, wait: bool = True) -> None:
+        self._core.ship(self._output, sms, wait, self._stream)
+
+    def overlapped(self, comm_sms: int) -> None:
+        self._core.overlapped(self._rows, self._weights, self._output, comm_sms, self._stream)
+
+    def operator(self, comm_sms: int) -> None:
+        """All of a call."""
+        self.begin()
+        self.overlapped(comm_sms)
+
+    def serial(self, comm_sms: int) -> None:
+        """GEMM without flags on all SMs, then a bulk return."""
+        self.begin()
+        self.produce(self.sms, publish=False)
+        self.ship(comm_sms, wait=False)
+
+    def landed_after_us(self, comm_sms: int, repetitions: int) -> list[float]:
+        """How long after the last tile the last row lands, in overlapped calls."""
+        self._core.record(True)
+        lags = []
+        for _ in range(repetitions):
+            self.operator(comm_sms)
+            times = self._core.times()
+            lags.append(max(0.0, 1e-3 * (times.landed_ns - times.gemm_end_ns)))
+        self._core.record(False)
+        return lags
+
+    def wrong_bytes(self) -> int:
+        return self._core.wrong_bytes(self._output)
+
+    def check(self) -> None:
+        self._core.check()

@@ -1,0 +1,148 @@
+"""The signalling GEMM beside what others use, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tileoverlap.bench.checks import check_gemm
+from tileoverlap.bench.loop_back import (
+    Choice,
+    LoopBack,
+    make_tensors,
+    rank_plan,
+    routed_counts,
+)
+from tileoverlap.bench.peers import producer_peers, square
+from tileoverlap.bench.shapes import Shape
+from tileoverlap.bench.timing import Variant, interleaved
+
+__all__ = ["OURS", "measure_producer", "summarise"]
+
+OURS = ("flags", "plain", "spared")
+Row = dict[str, Any]
+
+
+def measure_producer(
+    torch: Any,
+    shape: Shape,
+    choices: Sequence[Choice],
+    *,
+    mode: str = "balanced",
+    dtype: str = "bfloat16",
+    repetitions: int = 50,
+    spared_sms: int = 12,
+    peers: bool = True,
+    tick: Callable[[], Any] | None = None,
+) -> list[Row]:
+    """One row a choice, all measured in turn. TFLOP/s count valid rows; times are medians, in us.
+
+    Variants: flags (all SMs, a flag behind each tile), plain (no flags), spared (flags, without
+    `spared_sms` SMs), and the peers.
+    """
+    placement, counts = routed_counts(shape, mode)
+    variants: dict[str, Variant] = {}
+    ranks = []
+    first = None
+    for number, choice in enumerate(choices):
+        plan = rank_plan(shape, placement, counts, choice)
+        tensors = make_tensors(torch, plan, shape, dtype)
+        if first is None:
+            first = tensors
+        rank = LoopBack(torch, plan, shape, dtype, tensors)
+        ranks.append(rank)
+        tensors.output.fill_(float("nan"))
+        rank.begin()
+        rank.produce(rank.sms)
+        check_gemm(torch, plan, tensors, dtype)
+        for name, sms, publish in (
+            ("flags", rank.sms, True),
+            ("plain", rank.sms, False),
+            ("spared", rank.sms - spared_sms, True),
+        ):
+            body = _Produce(rank, sms, publish)
+            variants[f"{name}/{number}"] = Variant(body, rank.begin)
+    assert first is not None, "at least one choice"
+    theirs: list[str] = []
+    if peers:
+        output = torch.empty_like(first.packed[:, :1].expand(-1, shape.n))
+        launches = producer_peers(torch, first, output)
+        theirs = list(launches)
+        variants |= {name: Variant(launch) for name, launch in launches.items()}
+    launch, square_flops = square(torch, dtype)
+    variants["square"] = Variant(launch)
+    times = interleaved(torch, variants, repetitions, tick=tick)
+    flops = 2.0 * ranks[0].plan.valid_rows * shape.n * shape.k
+    rate = {
+        name: (square_flops if name == "square" else flops) / timing.median * 1e-6
+        for name, timing in times.items()
+    }
+    rows = []
+    for number, (choice, rank) in enumerate(zip(choices, ranks, strict=True)):
+        row: Row = {
+            "shape": shape.name,
+            "mode": mode,
+            "dtype": dtype,
+            "rows": rank.plan.valid_rows,
+            "experts": shape.experts_a_rank,
+            "n": shape.n,
+            "k": shape.k,
+            "kernel": rank.kernel,
+            "tile": list(choice.tile),
+            "group": choice.group,
+            "sms": rank.sms,
+            "spared_sms": spared_sms,
+        }
+        for name in OURS:
+            timing = times[f"{name}/{number}"]
+            row |= {
+                f"{name}_us": timing.median,
+                f"{name}_p10_us": timing.p10,
+                f"{name}_p90_us": timing.p90,
+                f"{name}_tflops": rate[f"{name}/{number}"],
+            }
+        for name in theirs:
+            row |= {f"{name}_us": times[name].median, f"{name}_tflops": rate[name]}
+        row["square_tflops"] = rate["square"]
+        if theirs:
+            best = max(theirs, key=rate.__getitem__)
+            row |= {"best_peer": best, "to_best_peer": row["flags_tflops"] / rate[best]}
+        rows.append(row)
+    return rows
+
+
+class _Produce:
+    def __init__(self, rank: LoopBack, sms: int, publish: bool) -> None:
+        self._rank, self._sms, self._publish = rank, sms, publish
+
+    def __call__(self) -> None:
+        self._rank.produce(self._sms, self._publish)
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, float]:
+    """Geometric means, and the worst, over the rows."""
+
+    def mean(values: list[float]) -> float:
+        product = 1.0
+        for value in values:
+            product *= value ** (1 / len(values))
+        return product
+
+    summary = {
+        "flags_over_plain": mean([row["flags_us"] / row["plain_us"] for row in rows]),
+        # Of the share of SMs that is left.
+        "spared_to_share": mean(
+            [
+                row["spared_tflops"]
+                / row["flags_tflops"]
+                * row["sms"]
+                / (row["sms"] - row["spared_sms"])
+                for row in rows
+            ]
+        ),
+        "to_square": mean([row["flags_tflops"] / row["square_tflops"] for row in rows]),
+    }
+    ratios = [row["to_best_peer"] for row in rows if "to_best_peer" in row]
+    if ratios:
+        summary |= {"to_best_peer": mean(ratios), "worst_to_best_peer": min(ratios)}
+    return summary

@@ -1,0 +1,286 @@
+#include "tileoverlap/bench/loop_back.hpp"
+
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "core/cuda_objects.hpp"
+#include "core/text.hpp"
+#include "execute/choose_producer.hpp"
+#include "execute/link_kernels.hpp"
+#include "execute/workspace_layout.hpp"
+#include "plan/build_pieces.hpp"
+#include "produce/gpu_producer.hpp"
+
+namespace tileoverlap {
+namespace {
+
+constexpr int64_t kLimitNs = 10'000'000'000;
+
+int32_t sms_of(int32_t device) {
+  int sms = 0;
+  cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+             text("asking for the SMs of cuda:", device));
+  return sms;
+}
+
+int32_t most_urgent() {
+  int least = 0, greatest = 0;
+  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
+  return greatest;
+}
+
+cudaStream_t stream_of(void* address) { return static_cast<cudaStream_t>(address); }
+
+class OneGpuLoopBack final : public LoopBack {
+ public:
+  OneGpuLoopBack(const Plan& plan, DType dtype, int64_t k, int32_t device)
+      : plan_(plan),
+        dtype_(dtype),
+        k_(k),
+        device_(device),
+        sms_(sms_of(device)),
+        producer_(returned_producer(dtype, plan->options, device)),
+        comm_(device, most_urgent()),
+        begun_(device),
+        sent_(device) {
+    const DeviceGuard guard(device);
+    if (k < 1 || k * size_of(dtype) % 16 != 0) {
+      throw InvalidArgument(text("k must be positive and rows of k elements multiples of 16 bytes, got k = ", k));
+    }
+    if (plan->rows == 0) throw InvalidArgument("the plan has no rows to compute");
+    producer_->load();
+    peer_kernels().load(false);
+    upload_plan();
+    const int64_t staging_rows = *std::max_element(plan->copies_of.begin(), plan->copies_of.end());
+    layout_ = WorkspaceLayout::make(plan_.world(), {.staging = staging_rows * row_bytes()});
+    std::vector<std::byte*> parts;
+    for (int32_t rank = 0; rank < plan_.world(); ++rank) {
+      // Its own part needs words only: nothing is returned to it.
+      parts_memory_.emplace_back(device, static_cast<size_t>(rank == plan->rank ? layout_.staging : layout_.total));
+      parts.push_back(parts_memory_.back().data());
+    }
+    parts_ = upload(parts.data(), parts.size() * sizeof(parts[0]));
+    Control control{};
+    control.connected = 1;
+    control_ = upload(&control, sizeof(control));
+    const uint64_t granted = ~uint64_t{0} >> 1;  // the peers' staging is always free
+    for (int32_t peer = 0; peer < plan_.world(); ++peer) {
+      cuda_check(cudaMemcpy(parts[static_cast<size_t>(plan->rank)] + layout_.word_offset(Word::kCredit, peer), &granted,
+                            sizeof(granted), cudaMemcpyHostToDevice),
+                 "granting credits");
+    }
+    status_ = PinnedBytes(device, sizeof(Status));
+    new (status_.host()) Status;
+    const auto tiles = static_cast<size_t>(plan_.tiles());
+    flags_ = DeviceBytes(device, tiles * sizeof(uint64_t));
+    tile_stamps_ = DeviceBytes(device, tiles * sizeof(TileStamp));
+    piece_stamps_ = DeviceBytes(device, static_cast<size_t>(plan_layout_.max_pieces) * sizeof(PieceStamp));
+  }
+
+  void begin(void* stream) override {
+    const DeviceGuard guard(device_);
+    peer_kernels().begin_call(world(), nullptr, stream_of(stream));
+  }
+
+  void produce(const LoopBackTensors& tensors, int32_t sms, bool publish, void* stream) override {
+    check_sms("sms", sms, sms_);
+    const DeviceGuard guard(device_);
+    const DevicePlan plan = device_plan();
+    const Placement& placement = plan_->placement;
+    const int32_t experts = placement.experts_on(plan_->rank);
+    const TensorView rows = matrix(tensors.rows, "rows", k_, "[rows, K]", false);
+    const TensorView output = matrix(tensors.output, "output", plan_->n, "[rows, N]", true);
+    const TensorView weights = check_tensor(tensors.weights, {.argument = "weights",
+                                                              .dtypes = {dtype_},
+                                                              .shape = {experts, plan_->n, k_},
+                                                              .shape_names = "[experts on this rank, N, K]",
+                                                              .device = place(),
+                                                              .row_bytes = 16});
+    GemmTask task{.head = plan.head,
+                  .order = plan.order,
+                  .first_expert = placement.begin(plan_->rank),
+                  .experts = experts,
+                  .rows = plan_->rows};
+    task.k = k_;
+    task.n = plan_->n;
+    task.input = rows.data;
+    task.input_stride = rows.strides[0];
+    task.weights = {.tensor = weights.data, .expert_stride = weights.strides[0], .row_stride = weights.strides[1]};
+    task.output = output.data;
+    task.output_stride = output.strides[0];
+    if (publish) {
+      task.publish.flags = flags();
+      task.publish.epoch = &reinterpret_cast<const Control*>(control_.data())->epoch;
+    }
+    if (recording_) task.publish.stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data());
+    task.ctas = sms;
+    producer_->launch(task, stream_of(stream));
+  }
+
+  void ship(const TensorArg& output, int32_t sms, bool wait, void* stream) override {
+    check_sms("sms", sms, sms_);
+    const DeviceGuard guard(device_);
+    const TensorView rows = whole_rows(output);
+    peer_kernels().ship_rows({.world = world(),
+                              .plan = device_plan(),
+                              .flags = wait ? flags() : nullptr,
+                              .tiles_n = plan_->tiles_n,
+                              .output = rows.data,
+                              .row_bytes = row_bytes(),
+                              .stamps = recording_ ? reinterpret_cast<PieceStamp*>(piece_stamps_.data()) : nullptr,
+                              .disorder = {}},
+                             sms, stream_of(stream));
+  }
+
+  void overlapped(const LoopBackTensors& tensors, int32_t comm_sms, void* stream) override {
+    check_sms("comm_sms", comm_sms, sms_ - 1);
+    const DeviceGuard guard(device_);
+    begun_.record(stream_of(stream));
+    produce(tensors, sms_ - comm_sms, true, stream);
+    begun_.hold(comm_.get());
+    ship(tensors.output, comm_sms, true, comm_.get());
+    sent_.record(comm_.get());
+    sent_.hold(stream_of(stream));
+  }
+
+  void record(bool on) override { recording_ = on; }
+
+  LoopBackTimes times() override {
+    settle();
+    LoopBackTimes times;
+    for (const TileStamp& tile : download<TileStamp>(tile_stamps_, plan_.tiles())) {
+      const auto end = static_cast<int64_t>(tile.end_ns);
+      times.first_tile_ns = times.first_tile_ns == 0 ? end : std::min(times.first_tile_ns, end);
+      times.gemm_end_ns = std::max(times.gemm_end_ns, end);
+    }
+    for (const PieceStamp& piece : download<PieceStamp>(piece_stamps_, pieces_)) {
+      times.landed_ns = std::max(times.landed_ns, static_cast<int64_t>(piece.copy_end_ns));
+    }
+    return times;
+  }
+
+  int64_t wrong_bytes(const TensorArg& output) override {
+    const TensorView rows = whole_rows(output);
+    settle();
+    int64_t wrong = 0;
+    std::vector<std::byte> here, there;
+    for (const Segment& segment : plan_->segments) {
+      const auto bytes = static_cast<size_t>(segment.row_count * row_bytes());
+      here.resize(bytes);
+      there.resize(bytes);
+      cuda_check(cudaMemcpy(here.data(), rows.data + segment.row_begin * row_bytes(), bytes, cudaMemcpyDeviceToHost),
+                 "reading output rows");
+      cuda_check(cudaMemcpy(there.data(),
+                            parts_memory_[static_cast<size_t>(segment.peer)].data() + layout_.staging +
+                                segment.remote_row * row_bytes(),
+                            bytes, cudaMemcpyDeviceToHost),
+                 "reading staging rows");
+      if (here == there) continue;
+      for (size_t i = 0; i < bytes; ++i) wrong += here[i] != there[i] ? 1 : 0;
+    }
+    return wrong;
+  }
+
+  void check() override {
+    const auto* status = reinterpret_cast<const Status*>(status_.host());
+    if (status->failed != 0) throw WaitTimeout(status->record, plan_->rank);
+  }
+
+  int32_t sms() const override { return sms_; }
+  int64_t shipped_bytes() const override {
+    int64_t rows = 0;
+    for (const Segment& segment : plan_->segments) rows += segment.row_count;
+    return rows * row_bytes();
+  }
+  std::string kernel() const override { return producer_->name(); }
+
+ private:
+  void upload_plan() {
+    const int64_t rows_a_piece = piece_rows(row_bytes(), plan_->options.tile_m);
+    std::vector<Piece> pieces;
+    build_pieces(*plan_, rows_a_piece, pieces);
+    pieces_ = static_cast<int64_t>(pieces.size());
+    plan_layout_ = DevicePlanLayout::make(plan_.world(), plan_->placement.experts(), plan_.bands(), pieces_);
+    std::vector<std::byte> image(static_cast<size_t>(plan_layout_.total));
+    write_plan(*plan_, rows_a_piece, plan_layout_, image.data());
+    plan_memory_ = upload(image.data(), image.size());
+  }
+  DeviceBytes upload(const void* from, size_t bytes) const {
+    DeviceBytes memory(device_, bytes);
+    cuda_check(cudaMemcpy(memory.data(), from, bytes, cudaMemcpyHostToDevice), "uploading");
+    return memory;
+  }
+  template <class T>
+  static std::vector<T> download(const DeviceBytes& from, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    cuda_check(cudaMemcpy(values.data(), from.data(), values.size() * sizeof(T), cudaMemcpyDeviceToHost),
+               "reading time stamps");
+    return values;
+  }
+  void settle() const {
+    const DeviceGuard guard(device_);
+    cuda_check(cudaDeviceSynchronize(), "waiting for the GPU");
+  }
+  DLDevice place() const { return {kDLCUDA, device_}; }
+  int64_t row_bytes() const { return plan_->n * size_of(dtype_); }
+  uint64_t* flags() const { return reinterpret_cast<uint64_t*>(flags_.data()); }
+  DevicePlan device_plan() const { return plan_layout_.at(plan_memory_.data()); }
+
+  TensorView matrix(const TensorArg& tensor, const char* argument, int64_t width, const char* names,
+                    bool writable) const {
+    const TensorView view = check_tensor(tensor, {.argument = argument,
+                                                  .dtypes = {dtype_},
+                                                  .shape = {-1, width},
+                                                  .shape_names = names,
+                                                  .writable = writable,
+                                                  .device = place(),
+                                                  .row_bytes = 16});
+    if (view.shape[0] < plan_->rows) {
+      throw InvalidArgument(text(argument, " must hold the plan's ", plan_->rows, " rows, got ", view.shape[0]));
+    }
+    return view;
+  }
+  TensorView whole_rows(const TensorArg& output) const {
+    const TensorView view = matrix(output, "output", plan_->n, "[rows, N]", false);
+    if (view.strides[0] != plan_->n) throw InvalidArgument("output must be contiguous to be shipped");
+    return view;
+  }
+  static void check_sms(const char* argument, int32_t sms, int32_t most) {
+    if (sms < 1 || sms > most) throw InvalidArgument(text(argument, " must lie in 1..", most, ", got ", sms));
+  }
+  DeviceWorld world() const {
+    return {.layout = layout_,
+            .rank = plan_->rank,
+            .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+            .terms = 0,
+            .control = reinterpret_cast<Control*>(control_.data()),
+            .status = reinterpret_cast<Status*>(status_.device_pointer()),
+            .limit_ns = kLimitNs};
+  }
+
+  const Plan plan_;
+  const DType dtype_;
+  const int64_t k_;
+  const int32_t device_;
+
+  const int32_t sms_;
+  const GpuProducer* producer_;
+  Stream comm_;
+  Event begun_, sent_;
+  DevicePlanLayout plan_layout_;
+  WorkspaceLayout layout_;
+  DeviceBytes plan_memory_, flags_, control_, parts_, tile_stamps_, piece_stamps_;
+  std::vector<DeviceBytes> parts_memory_;
+  PinnedBytes status_;
+  int64_t pieces_ = 0;
+  bool recording_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device) {
+  return std::make_unique<OneGpuLoopBack>(plan, dtype, k, device);
+}
+
+}  // namespace tileoverlap
