@@ -217,7 +217,9 @@ def test_a_hundred_layers_leave_no_memory_behind():
 @pytest.mark.case("D14.2")
 @needs_mps
 def test_without_peer_access_the_process_lives():
-    launch(2, "no_peer_access", variables={"NVSHMEM_DISABLE_P2P": "1"}, limit_s=20)
+    said = launch(2, "no_peer_access", variables={"NVSHMEM_DISABLE_P2P": "1"}, limit_s=20)
+    # Where there is a network, the ranks meet over it.
+    assert said.count("finds no way from rank") == 2 or said.count("reached all the same") == 2
 
 
 @pytest.mark.case("D15.1")

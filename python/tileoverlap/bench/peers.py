@@ -16,13 +16,17 @@ _DEEP_GEMM_ALIGNMENT = 128
 
 
 def captured(torch: Any, run: Launch) -> Launch:
-    """`run` as a CUDA graph."""
+    """`run` as a CUDA graph. Keeps `run`, and with it the memory that the graph works on."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    replay: Launch = graph.replay
+
+    def replay(keep: Launch = run) -> None:
+        del keep
+        graph.replay()
+
     return replay
 
 

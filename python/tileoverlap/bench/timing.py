@@ -47,7 +47,8 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Events around each variant, `repetitions` times after `warm_ups`.
 
-    The order turns by one in each repetition: nobody always comes behind the same one.
+    Each repetition has another order, drawn at random: what runs behind a long GEMM meets a lower
+    clock than what runs behind a copy, and nobody must always be behind the same one.
 
     Args:
         torch: the module.
@@ -55,10 +56,9 @@ def interleaved(
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times: dict[str, list[float]] = {name: [] for name in variants}
-    names = list(variants)
+    draw = np.random.default_rng(0)
     for i in range(warm_ups + repetitions):
-        turn = i % len(names)
-        for name in names[turn:] + names[:turn]:
+        for name in draw.permutation(list(variants)):
             variant = variants[name]
             if variant.before is not None:
                 variant.before()

@@ -322,6 +322,10 @@ std::shared_ptr<NvshmemWorld> start_nvshmem(const NvshmemOptions& options) {
   const DeviceGuard guard(options.device);
   const int32_t status =
       plugin->start(options.rank, options.world, mine.started != 0 ? nullptr : hellos[0].unique_id.data());
+  if (status == NvshmemPlugin::kNoWayToPeers) {
+    throw Error(text("NVSHMEM finds no way from rank ", options.rank, " to its peers' memory (of ", options.world,
+                     " ranks): neither peer access between their GPUs nor a network; NVSHMEM_DEBUG=INFO says more"));
+  }
   if (status != 0) throw Error(text("NVSHMEM does not start on rank ", options.rank, ": status ", status));
   auto world = std::make_shared<StartedWorld>(options, *plugin, mine.started == 0, hub, std::move(agreement));
   world->find_ranks(hellos);

@@ -24,17 +24,25 @@ int32_t make_unique_id(void* id) {
 }
 
 // nvshmemx_init_attr() ends the process where it fails, so this calls what lies below it.
+// NVSHMEM says 0 even where it has met its ranks and then finds no way to their memory. It would try again in the next
+// call of any kind, and end the process.
+int32_t started(int32_t status) {
+  if (status != 0) return status;
+  return nvshmemx_init_status() == NVSHMEM_STATUS_IS_BOOTSTRAPPED ? NvshmemPlugin::kNoWayToPeers : 0;
+}
+
 int32_t start(int32_t rank, int32_t world, const void* id) {
   const nvshmemi_version_t version = {NVSHMEM_VENDOR_MAJOR_VERSION, NVSHMEM_VENDOR_MINOR_VERSION,
                                       NVSHMEM_VENDOR_PATCH_VERSION};
   int provided = 0;
-  if (id == nullptr) return nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, 0, nullptr, version);
+  if (id == nullptr) return started(nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, 0, nullptr, version));
   nvshmemx_uniqueid_t unique_id;
   std::memcpy(&unique_id, id, sizeof(unique_id));
   nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
   const int status = nvshmemx_set_attr_uniqueid_args(rank, world, &unique_id, &attributes);
   if (status != 0) return status;
-  return nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, NVSHMEMX_INIT_WITH_UNIQUEID, &attributes, version);
+  return started(
+      nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, NVSHMEMX_INIT_WITH_UNIQUEID, &attributes, version));
 }
 
 }  // namespace

@@ -14,12 +14,14 @@ struct NvshmemVersion {
 };
 
 struct NvshmemPlugin {
+  static constexpr int32_t kNoWayToPeers = -1;
   NvshmemVersion built;              // of the device library inside the plugin
   NvshmemVersion (*host_version)();  // of the host library in this process
   bool (*is_started)();              // by whomever
   size_t unique_id_bytes;
   int32_t (*make_unique_id)(void* id);  // 0: made
-  // Collective. With an id: starts NVSHMEM. Without: joins the one that is started. 0: done.
+  // Collective. With an id: starts NVSHMEM. Without: joins the one that is started. 0: done; kNoWayToPeers: it can
+  // reach none of the ranks' memory, and must not be called again.
   int32_t (*start)(int32_t rank, int32_t world, const void* id);
   void (*finish)();  // collective
   int32_t (*my_pe)();
