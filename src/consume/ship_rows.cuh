@@ -1,10 +1,12 @@
 #pragma once
 // The consumer's kernel, for any link.
 
+#include "consume/ship_lanes.hpp"
 #include "consume/ship_rows.hpp"
 #include "core/cuda_objects.hpp"
 #include "core/load_kernels.hpp"
 #include "execute/device_watch.cuh"
+#include "transport/copy_lane.cuh"
 
 namespace tileoverlap {
 
@@ -86,7 +88,7 @@ __device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch<Link>& w
                     });
 }
 
-// Peers that one thread has greeted in this call. A peer of a higher number is greeted again and again, which is slower
+// Peers that one lane has greeted in this call. A peer of a higher number is greeted again and again, which is slower
 // and as right.
 class Greeted {
  public:
@@ -104,66 +106,79 @@ class Greeted {
 };
 
 template <class Link>
-__global__ void __launch_bounds__(kShipThreads, kShipCtasPerSm) ship_rows_kernel(const ShipTask task) {
-  __shared__ int64_t shared_ticket;
-  __shared__ bool shared_ready;
+__global__ void __launch_bounds__(32 * kVectorLanes, 1) ship_rows_kernel(const ShipTask task) {
+  extern __shared__ __align__(128) std::byte shared[];
   const DeviceWatch<Link> watch(task.world);
   const uint64_t epoch = task.world.control->epoch;
   const int64_t pieces = task.plan.head->pieces;
   if (!watch.running()) return;
-  Greeted greeted;  // of thread 0
+  const uint32_t lane = threadIdx.x / 32;
+  const bool speaks = threadIdx.x % 32 == 0;
+  CopyLane copies(shared + lane * kShipLaneBytes);
+  Greeted greeted;
   while (true) {
-    if (threadIdx.x == 0) {
-      auto* ticket = reinterpret_cast<unsigned long long*>(&task.world.control->next_piece);
-      shared_ticket = static_cast<int64_t>(atomicAdd(ticket, 1ull));
+    long long ticket = 0;
+    if (speaks) {
+      ticket = static_cast<long long>(
+          atomicAdd(reinterpret_cast<unsigned long long*>(&task.world.control->next_piece), 1ull));
     }
-    __syncthreads();
-    const int64_t ticket = shared_ticket;
+    ticket = __shfl_sync(~0u, ticket, 0);
     if (ticket >= pieces) break;
     const int64_t number = piece_of(task, ticket, pieces, epoch);
     const Piece piece = task.plan.pieces[number];
     PieceStamp stamp = {};
-    if (threadIdx.x < 32) {
-      stamp.wait_begin_ns = ptx::global_timer_ns();
-      bool ready = wait_for_bands(task, watch, piece, epoch);
-      stamp.wait_end_ns = ptx::global_timer_ns();
-      if (threadIdx.x == 0) {
-        if (ready && greeted.add(piece.peer)) {
-          ready = wait_for_credit(task, watch, piece, epoch);
-          // Read by the owner behind the arrivals of this CTA, each of which releases it.
-          if (ready) {
-            Link::announce(task.world, piece.peer, task.world.layout.word_offset(Word::kPlan, task.world.rank),
-                           task.plan.head->fingerprint);
-          }
+    stamp.wait_begin_ns = ptx::global_timer_ns();
+    bool ready = wait_for_bands(task, watch, piece, epoch);
+    stamp.wait_end_ns = ptx::global_timer_ns();
+    if (speaks) {
+      if (ready && greeted.add(piece.peer)) {
+        ready = wait_for_credit(task, watch, piece, epoch);
+        // Read by the owner behind the arrivals of this lane, each of which releases it.
+        if (ready) {
+          Link::announce(task.world, piece.peer, task.world.layout.word_offset(Word::kPlan, task.world.rank),
+                         task.plan.head->fingerprint);
         }
-        if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
-        stamp.copy_begin_ns = ptx::global_timer_ns();
-        shared_ready = ready;
       }
+      if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
+      stamp.copy_begin_ns = ptx::global_timer_ns();
     }
-    __syncthreads();
-    if (!shared_ready) return;
-    Link::put(task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
+    if (__shfl_sync(~0u, ready ? 1 : 0, 0) == 0) return;
+    Link::put(copies, task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
               task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes,
               task.world.layout.word_offset(Word::kReturned, task.world.rank));
-    if (threadIdx.x == 0 && task.stamps != nullptr) {
+    if (speaks && task.stamps != nullptr) {
       stamp.copy_end_ns = ptx::global_timer_ns();
-      stamp.cta = blockIdx.x;
+      stamp.lane = blockIdx.x * (blockDim.x / 32) + lane;
       task.stamps[number] = stamp;
     }
   }
   // What comes behind this kernel may overwrite the rows.
-  if (threadIdx.x == 0) Link::complete();
+  if (speaks) Link::complete();
+}
+
+// Of the current device.
+inline bool has_bulk_engine() {
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  return has_bulk_engine(device);
 }
 
 template <class Link>
 void load_ship_rows() {
-  load_kernels({reinterpret_cast<const void*>(&ship_rows_kernel<Link>)}, "loading the consumer");
+  const auto* kernel = reinterpret_cast<const void*>(&ship_rows_kernel<Link>);
+  constexpr const char* kWhat = "loading the consumer";
+  load_kernels({kernel}, kWhat);
+  if (!has_bulk_engine()) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBulkLanes * kShipLaneBytes),
+             kWhat);
 }
 
 template <class Link>
 void ship_rows(const ShipTask& task, int32_t sms, cudaStream_t stream) {
-  ship_rows_kernel<Link><<<static_cast<uint32_t>(sms * kShipCtasPerSm), kShipThreads, 0, stream>>>(task);
+  const bool bulk = has_bulk_engine();
+  const auto threads = static_cast<uint32_t>(32 * (bulk ? kBulkLanes : kVectorLanes));
+  const auto shared = static_cast<size_t>(bulk ? kBulkLanes * kShipLaneBytes : 0);
+  ship_rows_kernel<Link><<<static_cast<uint32_t>(sms), threads, shared, stream>>>(task);
   cuda_check(cudaGetLastError(), "launching the consumer");
 }
 

@@ -11,7 +11,7 @@ namespace tileoverlap {
 // When a piece's bands were there, and its copy: global timer, ns.
 struct PieceStamp {
   uint64_t wait_begin_ns, wait_end_ns, copy_begin_ns, copy_end_ns;
-  uint32_t cta, padding;
+  uint32_t lane, padding;  // of all lanes of the consumer
 };
 
 // Disorder for tests: changes when and in which order pieces go, never what arrives.
@@ -30,8 +30,5 @@ struct ShipTask {
   PieceStamp* stamps;  // [pieces]; null: not recorded
   ShipDisorder disorder;
 };
-
-// Two CTAs an SM: while one draws its next piece, waits or counts what has arrived, the other copies.
-inline constexpr int32_t kShipThreads = 512, kShipCtasPerSm = 2;
 
 }  // namespace tileoverlap

@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "consume/ship_lanes.hpp"
 #include "core/nvtx.hpp"
 #include "core/relaxed_capture.hpp"
 #include "core/text.hpp"
@@ -545,8 +546,8 @@ Timeline CudaEngine::timeline() const {
   const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
   const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
   const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
-  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * kShipCtasPerSm, order, pieces, tiles, shipped,
-                         call);
+  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * ship_lanes(device_.device_id), order, pieces,
+                         tiles, shipped, call);
 }
 
 SizeReport CudaEngine::sizes() const {

@@ -12,14 +12,14 @@ int64_t ns(uint64_t stamp) { return static_cast<int64_t>(stamp); }
 
 }  // namespace
 
-Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, int32_t consumer_ctas,
+Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, int32_t consumer_lanes,
                          std::span<const ScheduledBand> order, std::span<const Piece> pieces,
                          std::span<const TileStamp> tiles, std::span<const PieceStamp> shipped,
                          const CallStamps& call) {
   Timeline timeline;
   timeline.worker_names.push_back("call");
   for (int32_t cta = 0; cta < producer_ctas; ++cta) timeline.worker_names.push_back(text("producer ", cta));
-  for (int32_t cta = 0; cta < consumer_ctas; ++cta) timeline.worker_names.push_back(text("consumer ", cta));
+  for (int32_t lane = 0; lane < consumer_lanes; ++lane) timeline.worker_names.push_back(text("consumer ", lane));
 
   struct Tile {
     int32_t band;
@@ -48,7 +48,7 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
     const auto add = [&](Span span, uint64_t begin, uint64_t end) {
       timeline.events.push_back({.span = span,
                                  .rank = rank,
-                                 .worker = 1 + producer_ctas + static_cast<int32_t>(stamp.cta),
+                                 .worker = 1 + producer_ctas + static_cast<int32_t>(stamp.lane),
                                  .item = pieces[i].segment,
                                  .peer = pieces[i].peer,
                                  .begin_ns = ns(begin),

@@ -10,6 +10,7 @@
 
 #include "core/ptx.cuh"
 #include "execute/device_world.hpp"
+#include "transport/copy_lane.cuh"
 
 namespace tileoverlap {
 
@@ -17,15 +18,14 @@ struct PeerLink {
   // Rows leave from wherever they lie. (Links that need them in this rank's part say true.)
   static constexpr bool kSourcesInPart = false;
 
-  // By all threads of a CTA: copies `bytes`, a multiple of 16, from this rank's `source` to `offset` of the peer's part
+  // By all lanes of a warp: copies `bytes`, a multiple of 16, from this rank's `source` to `offset` of the peer's part
   // and adds them to the word at `counter`. On return the copy may still be on its way.
-  static __device__ void put(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
-                             int64_t bytes, int64_t counter) {
-    copy(world.parts[peer] + offset, source, bytes);
-    __syncthreads();
-    // Release, cumulative over the barrier: all threads' rows are there before their bytes are counted. Pairs with the
-    // owner's acquire in front of its reduce.
-    if (threadIdx.x == 0) add(world, peer, counter, static_cast<uint64_t>(bytes));
+  static __device__ void put(CopyLane& copies, const DeviceWorld& world, int32_t peer, int64_t offset,
+                             const std::byte* source, int64_t bytes, int64_t counter) {
+    copies.copy(world.parts[peer] + offset, source, bytes);
+    // Release, cumulative over the warp: its rows are there before their bytes are counted. Pairs with the owner's
+    // acquire in front of its reduce.
+    if (threadIdx.x % 32 == 0) add(world, peer, counter, static_cast<uint64_t>(bytes));
   }
 
   // By all lanes of a warp: one row, counted later.
@@ -47,7 +47,7 @@ struct PeerLink {
     set(world, peer, word, value);
   }
 
-  // By one thread. In front of all that the thread's CTA puts or counts at this peer later.
+  // By lane 0 of a warp. In front of all that the warp puts or counts at this peer later.
   static __device__ void announce(const DeviceWorld& world, int32_t peer, int64_t word, uint64_t value) {
     ptx::store_relaxed_system(world.word_at(peer, word), value);
   }
@@ -70,25 +70,6 @@ struct PeerLink {
   static __device__ bool there(const DeviceWorld& world, int32_t peer) { return world.parts[peer] != nullptr; }
   // By one thread, in front of what counts the puts of kernels before, and of what overwrites their sources.
   static __device__ void complete() {}
-
- private:
-  // 16-byte vectors, four in flight a thread, past L1: rows are read once and never read back here. Measured on an
-  // H200: 48 GB/s a CTA of 1024 threads, and as much by the bulk copy engine, which needs shared memory besides.
-  static __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
-    constexpr int kInFlight = 4;
-    const auto* source = reinterpret_cast<const uint4*>(from);
-    auto* target = reinterpret_cast<uint4*>(to);
-    const int64_t vectors = bytes / static_cast<int64_t>(sizeof(uint4)), step = blockDim.x;
-    int64_t i = threadIdx.x;
-    for (; i + (kInFlight - 1) * step < vectors; i += kInFlight * step) {
-      uint4 values[kInFlight];
-#pragma unroll
-      for (int j = 0; j < kInFlight; ++j) values[j] = __ldcg(source + i + j * step);
-#pragma unroll
-      for (int j = 0; j < kInFlight; ++j) __stcs(target + i + j * step, values[j]);
-    }
-    for (; i < vectors; i += step) __stcs(target + i, __ldcg(source + i));
-  }
 };
 
 }  // namespace tileoverlap

@@ -30,7 +30,7 @@ __all__ = [
 class Choice:
     """How a shape is computed: what a plan may choose."""
 
-    tile: tuple[int, int] = (128, 256)
+    tile: tuple[int, int] = (128, 128)
     group: int = 8
     layout: str = "compact"
     bands_per_segment: int = 1

@@ -9,6 +9,7 @@ from tileoverlap.bench.checks import check_gemm
 from tileoverlap.bench.loop_back import (
     Choice,
     LoopBack,
+    Tensors,
     make_tensors,
     rank_plan,
     routed_counts,
@@ -44,11 +45,12 @@ def measure_producer(
     variants: dict[str, Variant] = {}
     ranks = []
     first = None
+    by_height: dict[int, Tensors] = {}  # rows lie where bands of this height begin
     for number, choice in enumerate(choices):
         plan = rank_plan(shape, placement, counts, choice)
-        tensors = make_tensors(torch, plan, shape, dtype)
-        if first is None:
-            first = tensors
+        tensors = by_height.get(choice.tile[0]) or make_tensors(torch, plan, shape, dtype)
+        by_height[choice.tile[0]] = tensors
+        first = first or tensors
         rank = LoopBack(torch, plan, shape, dtype, tensors)
         ranks.append(rank)
         tensors.output.fill_(float("nan"))

@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--modes", default="balanced", metavar="MODES", help=", ".join(MODES))
     parser.add_argument("--dtype", type=choice(_DTYPES), default=_DTYPES[0], metavar="D")
     parser.add_argument(
-        "--tile", default="128x256", metavar="MxN", help="rows and columns of an output tile"
+        "--tile", default="128x128", metavar="MxN", help="rows and columns of an output tile"
     )
     parser.add_argument("--group", type=count(), default=8, metavar="N", help="see plan")
     parser.add_argument("--bands-per-segment", type=count(), default=1, metavar="N")

@@ -16,12 +16,12 @@ __device__ void signal(const DeviceWorld& world, int32_t peer, int64_t word, uin
 
 }  // namespace
 
-__device__ void NvshmemLink::put(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
-                                 int64_t bytes, int64_t counter) {
-  if (is_mapped(world, peer)) return PeerLink::put(world, peer, offset, source, bytes, counter);
+__device__ void NvshmemLink::put(CopyLane& copies, const DeviceWorld& world, int32_t peer, int64_t offset,
+                                 const std::byte* source, int64_t bytes, int64_t counter) {
+  if (is_mapped(world, peer)) return PeerLink::put(copies, world, peer, offset, source, bytes, counter);
   // The bytes are counted once all have arrived: NVSHMEM's order of a put and its signal.
-  nvshmemx_putmem_signal_nbi_block(world.own() + offset, source, static_cast<size_t>(bytes), world.own_word_at(counter),
-                                   static_cast<uint64_t>(bytes), NVSHMEM_SIGNAL_ADD, world.pes[peer]);
+  nvshmemx_putmem_signal_nbi_warp(world.own() + offset, source, static_cast<size_t>(bytes), world.own_word_at(counter),
+                                  static_cast<uint64_t>(bytes), NVSHMEM_SIGNAL_ADD, world.pes[peer]);
 }
 
 __device__ void NvshmemLink::put_row(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,

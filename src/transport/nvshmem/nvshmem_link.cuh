@@ -13,8 +13,8 @@ struct NvshmemLink {
   // The network reads what it sends from symmetric memory.
   static constexpr bool kSourcesInPart = true;
 
-  static __device__ void put(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
-                             int64_t bytes, int64_t counter);
+  static __device__ void put(CopyLane& copies, const DeviceWorld& world, int32_t peer, int64_t offset,
+                             const std::byte* source, int64_t bytes, int64_t counter);
   static __device__ void put_row(const DeviceWorld& world, int32_t peer, int64_t offset, const std::byte* source,
                                  int64_t bytes);
   static __device__ void put_message(const DeviceWorld& world, int32_t peer, int64_t offset, const void* source,

@@ -1,0 +1,29 @@
+#pragma once
+// How many warps of an SM ship rows, and what each of them needs.
+//
+// The consumer has one CTA an SM, so that it takes the SMs that it was given and no others, whichever kernel the GPU
+// starts first. Each of its warps is a lane that ships pieces by itself: few where the bulk engine copies through
+// shared memory, more where the warps copy.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/cuda_objects.hpp"
+
+namespace tileoverlap {
+
+inline constexpr int32_t kBulkLanes = 4, kVectorLanes = 16;
+inline constexpr int32_t kShipStages = 3, kShipStageBytes = 16'384;
+inline constexpr int32_t kShipLaneBytes = kShipStages * kShipStageBytes + 128;  // of shared memory; barriers at the end
+
+// Code for the bulk engine is loaded where the GPU has one.
+inline bool has_bulk_engine(int32_t device) {
+  constexpr int kFirstWithBulkEngine = 9;
+  int major = 0;
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the capability");
+  return major >= kFirstWithBulkEngine;
+}
+inline int32_t ship_lanes(int32_t device) { return has_bulk_engine(device) ? kBulkLanes : kVectorLanes; }
+
+}  // namespace tileoverlap
