@@ -10,60 +10,82 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMM_SMS = 8  # of the rows shown: about the rate of NVLink 4
 BEGIN, END = "<!-- speeds: tools/results_table.py -->", "<!-- end of speeds -->"
+PEERS = ("cublas_loop", "cublas_graph", "grouped_mm", "deep_gemm")
 
 
 def result(name: str) -> dict:
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
-def table() -> str:
-    bench, peers = result("bench"), result("producer_peers")
+def where(name: str, saved: dict) -> str:
+    return f"`{saved['command']}` at {saved['commit']}, [results/{name}.json](results/{name}.json)"
+
+
+def producer() -> list[str]:
+    saved = result("producer")
+    rows, summary = saved["data"]["rows"], saved["data"]["summary"]
     lines = [
-        f"On one {bench['device']}, bfloat16, K = 2048, N = 8192, in one run at commit "
-        f"{bench['commit']} (`{bench['command']}`,",
-        f"`{peers['command']}`); TFLOP/s of valid rows, medians:",
+        f"The GEMM on one {saved['device']}, {rows[0]['dtype']}, K = {rows[0]['k']}, balanced "
+        "routing; TFLOP/s of copies, medians",
+        f"({where('producer', saved)}):",
         "",
-        "| rows, experts | ours, with flags | without | cuBLAS loop, in a graph | "
-        "grouped_mm | to the best peer |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| rows, N, experts | with flags | without | cuBLAS loop, in a graph | grouped_mm | "
+        "DeepGEMM | 8192^3 | to the best |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in peers["data"]["rows"]:
+    for row in rows:
+        loop, graph, grouped, deep = (
+            f"{row[f'{name}_tflops']:.0f}" if f"{name}_tflops" in row else "-" for name in PEERS
+        )
         lines.append(
-            f"| {row['rows']}, {row['experts']} | {row['flags_tflops']:.0f} | "
-            f"{row['plain_tflops']:.0f} | {row['loop']:.0f}, {row['loop_in_graph']:.0f} | "
-            f"{row['grouped_mm']:.0f} | {row['ours_to_best_peer']:.2f} |"
+            f"| {row['rows']}, {row['n']}, {row['experts']} | {row['flags_tflops']:.0f} | "
+            f"{row['plain_tflops']:.0f} | {loop}, {graph} | {grouped} | {deep} | "
+            f"{row['square_tflops']:.0f} | {row['to_best_peer']:.2f} |"
         )
     lines += [
         "",
-        f"The operator (GEMM and return, W = 4) on a loop-back link, that is to memory of the same "
-        f"GPU, with {COMM_SMS} SMs that ship,",
-        "the same link for serial and overlapped; bound = (GEMM + copy) / max(GEMM, copy):",
-        "",
-        "| rows, experts, N | GEMM alone | copy alone | serial | overlapped | over serial | "
-        "of the bound |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"Geometric means: {summary['to_best_peer']:.3f} of the best peer (worst "
+        f"{summary['worst_to_best_peer']:.3f}); flags cost "
+        f"{summary['flags_over_plain'] - 1:.1%}; with {rows[0]['spared_sms']} SMs less, "
+        f"{summary['spared_to_share']:.3f} of the share that is left.",
     ]
-    for row in bench["data"]["rows"]:
-        if row["row"] != "operator" or row["comm_sms"] != COMM_SMS:
-            continue
+    return lines
+
+
+def operator() -> list[str]:
+    saved = result("operator")
+    lines = [
+        "The operator (GEMM and return, W = 4) on a loop-back link, that is to memory of the same "
+        "GPU; times in us, the same link for all",
+        f"({where('operator', saved)}):",
+        "",
+        "| rows, N, experts, routing | SMs that return | GEMM | return | cuBLAS loop, then return "
+        "| GEMM, then return, in a graph | in 2 or 4 chunks | overlapped | over these | "
+        "of the bound |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in saved["data"]["rows"]:
+        chunked = min(row[name] for name in ("b2_2_us", "b2_4_us") if name in row)
         lines.append(
-            f"| {row['rows']}, {row['experts']}, {row['n']} | {row['gemm_us']:.0f} us | "
-            f"{row['copy_us']:.0f} us, {row['copy_gbs']:.0f} GB/s | {row['serial_us']:.0f} us | "
-            f"{row['overlapped_us']:.0f} us | {row['over_serial']:.2f} | {row['reached']:.0%} |"
+            f"| {row['rows']}, {row['n']}, {row['experts']}, {row['mode']} | {row['comm_sms']} | "
+            f"{row['gemm_us']:.0f} | {row['copy_us']:.0f} ({row['copy_gbs']:.0f} GB/s) | "
+            f"{row['b0_us']:.0f} | {row['b1_us']:.0f} | {chunked:.0f} | {row['best_us']:.0f} | "
+            f"{row['over_b0']:.2f}, {row['over_b1']:.2f}, {row['over_b2']:.2f} | "
+            f"{row['reached']:.1%} of {row['bound']:.2f} |"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
+    table = "\n".join([*producer(), "", *operator()])
     if sys.argv[1:] != ["--write"]:
-        print(table())
+        print(table)
         return
     readme = ROOT / "README.md"
     text = readme.read_text()
     before, rest = text.split(BEGIN)
-    readme.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
+    readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
