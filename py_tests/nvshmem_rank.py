@@ -7,11 +7,14 @@ Ends with 0 where all is as it must be; what it found is its last line of output
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 from gpu_support import GpuLayer, to_gpu, to_host
-from support import as_dtype, nan_filled, random_ids, random_weights, same_bits
+from support import (
+    Layer,
+    as_dtype,
+    assert_close,
+    nan_filled,
+    random_ids,
+    random_weights,
+    same_bits,
+)
 
 import tileoverlap as to
 
@@ -89,10 +100,25 @@ class Case:
         return GpuLayer(self.placement, **self.keywords())
 
 
+class OnHost:
+    """The same layer on the CPU executor: no other ranks on the GPU beside those tested."""
+
+    def __init__(self, case: Case) -> None:
+        keywords = case.keywords()
+        del keywords["layout"]
+        self.host = Layer(case.placement, **keywords)
+        mine = [self.host.mine(rank) for rank in range(case.world)]
+        up, down = self.host.up, self.host.down
+        self.up = [None if up is None else to_gpu(up[part]) for part in mine]
+        self.down = [to_gpu(down[part]) for part in mine]
+
+
 class Rank:
     """This process's layer of a world over NVSHMEM."""
 
-    def __init__(self, case: Case, transport: to.Transport, reference: GpuLayer, **options: Any):
+    def __init__(
+        self, case: Case, transport: to.Transport, reference: GpuLayer | OnHost, **options: Any
+    ) -> None:
         self.rank = transport.rank
         self.host = reference.host
         self.up, self.down = reference.up[self.rank], reference.down[self.rank]
@@ -187,6 +213,56 @@ def run_calls(
         said = f"{calls} calls equal, {1e6 * took / max(1, calls):.0f} us a call, {world!r}"
         rank.layer.close()
     return said
+
+
+def by_itself(me: Any, options: Options) -> str:
+    """Whatever the environment asks of the driver: the CPU's result within rounding, the same bits
+    in both modes. beside=threads: another thread makes and frees streams and memory meanwhile, and
+    two threads call."""
+    case, calls = Case(options, me.world), options.number("calls", 20)
+    reference = OnHost(case)
+    with start_world(me, options) as world:  # the first that this process does on the GPU
+        rank = Rank(case, world.transport, reference)
+        for call in range(calls):
+            inputs = case.random(call % 7)
+            with contextlib.ExitStack() as beside:
+                if options.get("beside") == "threads":
+                    beside.enter_context(driver_calls())
+                    got = both(lambda inputs=inputs: rank.forward(inputs))
+                else:
+                    got = [rank.forward(inputs), rank.forward(inputs, "serial")]
+            assert same_bits([got[0]], [got[1]]), f"call {call}: two results"
+            assert_close(got[:1], [reference.host.reference(*inputs)[me.rank]], case.dtype)
+        rank.layer.close()
+    return f"{calls} calls right"
+
+
+def both(call: Callable[[], Any]) -> list[Any]:
+    """From two threads at once."""
+    with ThreadPoolExecutor(2) as threads:
+        return [done.result() for done in [threads.submit(call) for _ in range(2)]]
+
+
+@contextlib.contextmanager
+def driver_calls() -> Iterator[None]:
+    """While it lasts, a thread makes and frees streams and memory."""
+    import torch
+
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            torch.cuda.Stream(priority=-1)
+            torch.empty(1 << 20, device="cuda")
+            torch.cuda.empty_cache()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def killed(me: Any, options: Options) -> str:

@@ -3,6 +3,7 @@ happens where ranks are late, missing or do not fit. The ranks run nvshmem_rank.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -27,9 +28,12 @@ def why_not() -> str:
     """Why these tests cannot run; "" where they can."""
     if not to._core.build_info()["nvshmem"]:
         return "the library was built without NVSHMEM"
-    if importlib.util.find_spec("nvidia.nvshmem") is None and "NVSHMEM_ROOT" not in os.environ:
-        return "needs nvidia-nvshmem-cu13 or NVSHMEM_ROOT"
-    return ""
+    if "NVSHMEM_ROOT" in os.environ:
+        return ""
+    with contextlib.suppress(ModuleNotFoundError):  # where nothing of "nvidia" is installed
+        if importlib.util.find_spec("nvidia.nvshmem") is not None:
+            return ""
+    return "needs nvidia-nvshmem-cu13 or NVSHMEM_ROOT"
 
 
 pytestmark = [*gpu_marks(), pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -212,6 +216,35 @@ def test_a_heap_that_is_too_small_is_named():
 @needs_mps
 def test_a_hundred_layers_leave_no_memory_behind():
     launch(2, "again_and_again")
+
+
+@pytest.mark.case("D6.5")
+@pytest.mark.case("D6.6")
+@pytest.mark.case("D6.9")
+@pytest.mark.case("D11.6")
+@needs_mps
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"CUDA_MODULE_LOADING": "LAZY"},
+        {"CUDA_LAUNCH_BLOCKING": "1"},
+        {QUEUES: "1"},
+        {QUEUES: "8"},
+        {QUEUES: "32"},
+    ],
+    ids=lambda variables: "-".join(f"{name}={value}" for name, value in variables.items()),
+)
+def test_whatever_the_environment_asks_of_the_driver(variables: dict[str, str]):
+    assert launch(2, "by_itself", variables=variables).count("20 calls right") == 2
+
+
+@pytest.mark.case("D6.8")
+@pytest.mark.case("D6.11")
+@needs_mps
+@pytest.mark.parametrize("map_peers", ["yes", "no"], ids=["mapped", "puts"])
+def test_threads_call_and_others_make_and_free_streams_and_memory(map_peers: str):
+    said = launch(2, "by_itself", beside="threads", calls=50, map_peers=map_peers)
+    assert said.count("50 calls right") == 2
 
 
 @pytest.mark.case("D14.2")

@@ -1,4 +1,4 @@
-# Tests of what an installed copy offers, with the label install. Instrumented libraries are not for installing.
+# Tests of what an installed copy offers, and of what is found on a machine, with the label install. Instrumented libraries are not for installing.
 
 if(NOT TILEOVERLAP_SANITIZE STREQUAL "none")
   return()
@@ -16,6 +16,9 @@ endfunction()
 tileoverlap_install_test(fresh_prefix install_to.cmake -DBUILD_DIR=${PROJECT_BINARY_DIR}
                          -DHEADERS=${PROJECT_SOURCE_DIR}/include -DPREFIX=${tileoverlap_install_prefix})
 set_tests_properties(install.fresh_prefix PROPERTIES FIXTURES_SETUP installed_copy)
+
+tileoverlap_install_test(find_nvshmem find_nvshmem.cmake -DMODULES=${PROJECT_SOURCE_DIR}/tools/cmake
+                         -DWORK=${PROJECT_BINARY_DIR}/install_test/find_nvshmem)
 
 set(ways find_package)
 find_program(pkg_config NAMES pkg-config pkgconf NO_CACHE)
