@@ -17,12 +17,12 @@ inline constexpr int32_t kBulkLanes = 4, kVectorLanes = 16;
 inline constexpr int32_t kShipStages = 3, kShipStageBytes = 16'384;
 inline constexpr int32_t kShipLaneBytes = kShipStages * kShipStageBytes + 128;  // of shared memory; barriers at the end
 
-// Code for the bulk engine is loaded where the GPU has one.
+// Later chips have one, too, but run the code for older ones: what is compiled for 9.0 runs there alone.
 inline bool has_bulk_engine(int32_t device) {
-  constexpr int kFirstWithBulkEngine = 9;
+  constexpr int kCompiledFor = 9;
   int major = 0;
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the capability");
-  return major >= kFirstWithBulkEngine;
+  return major == kCompiledFor;
 }
 inline int32_t ship_lanes(int32_t device) { return has_bulk_engine(device) ? kBulkLanes : kVectorLanes; }
 

@@ -69,8 +69,11 @@ __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& wa
       if (__any_sync(~0u, failed)) return false;
     }
   }
-  // Acquire: pairs with the producer's release of each flag; the rows can be read.
+  // Acquire: pairs with the producer's release of each flag; the rows can be read. By all lanes, since each has seen
+  // other flags: the barrier makes what they have seen known to the one that copies (votes and shuffles order no
+  // memory).
   ptx::fence_acquire_gpu();
+  __syncwarp();
   return true;
 }
 
