@@ -12,19 +12,7 @@
 #include "tileoverlap/bench/loop_back.hpp"
 
 namespace tileoverlap::python {
-namespace {
-
-using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
-
-void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-}  // namespace
-
 void bind_bench(nb::module_& module) {
-  nb::class_<LoopBackTimes>(module, "LoopBackTimes")
-      .def_ro("first_tile_ns", &LoopBackTimes::first_tile_ns)
-      .def_ro("gemm_end_ns", &LoopBackTimes::gemm_end_ns)
-      .def_ro("landed_ns", &LoopBackTimes::landed_ns);
   nb::class_<LoopBack>(module, "LoopBack")
       .def(
           "begin", [](LoopBack& self, uintptr_t stream) { self.begin(stream_at(stream)); }, nb::arg("stream"))

@@ -4,9 +4,17 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+
 namespace tileoverlap::python {
 
 namespace nb = nanobind;
+
+// For what may wait.
+using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
+
+// Streams travel as addresses; 0 is the legacy default stream.
+inline void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 void bind_errors(nb::module_& module);
 void bind_tensor(nb::module_& module);

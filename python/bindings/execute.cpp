@@ -24,8 +24,6 @@
 namespace tileoverlap::python {
 namespace {
 
-using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
-
 void bind_timeline(nb::module_& module) {
   nb::list spans;
   for (int32_t span = 0; span <= static_cast<int32_t>(Span::kReduce); ++span) {
@@ -67,9 +65,6 @@ void bind_calls(nb::module_& module) {
       .def("timeline", &Calls::timeline)
       .def("__repr__", &Calls::repr);
 }
-
-// Streams travel as addresses; 0 is the legacy default stream.
-void* stream_at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 // Weights as Python hands them down: one tensor (a list of one and `listed` false), a tensor an expert, or none.
 class Weights {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/cuda_objects.hpp"
+#include "core/device_query.hpp"
 #include "core/text.hpp"
 #include "execute/choose_producer.hpp"
 #include "execute/link_kernels.hpp"
@@ -17,19 +18,6 @@ namespace {
 
 constexpr int64_t kLimitNs = 10'000'000'000;
 
-int32_t sms_of(int32_t device) {
-  int sms = 0;
-  cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-             text("asking for the SMs of cuda:", device));
-  return sms;
-}
-
-int32_t most_urgent() {
-  int least = 0, greatest = 0;
-  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
-  return greatest;
-}
-
 cudaStream_t stream_of(void* address) { return static_cast<cudaStream_t>(address); }
 
 class OneGpuLoopBack final : public LoopBack {
@@ -41,7 +29,7 @@ class OneGpuLoopBack final : public LoopBack {
         device_(device),
         sms_(sms_of(device)),
         producer_(returned_producer(dtype, plan->options, device)),
-        comm_(device, most_urgent()),
+        comm_(device, stream_priorities().greatest),
         begun_(device),
         sent_(device) {
     const DeviceGuard guard(device);
@@ -146,12 +134,12 @@ class OneGpuLoopBack final : public LoopBack {
 
   void record(bool on) override { recording_ = on; }
 
-  LoopBackTimes times() override {
+  OverlapTimes times() override {
     settle();
-    LoopBackTimes times;
+    OverlapTimes times;
     for (const TileStamp& tile : download<TileStamp>(tile_stamps_, plan_.tiles())) {
       const auto end = static_cast<int64_t>(tile.end_ns);
-      times.first_tile_ns = times.first_tile_ns == 0 ? end : std::min(times.first_tile_ns, end);
+      times.first_ns = times.first_ns == 0 ? end : std::min(times.first_ns, end);
       times.gemm_end_ns = std::max(times.gemm_end_ns, end);
     }
     for (const PieceStamp& piece : download<PieceStamp>(piece_stamps_, pieces_)) {

@@ -5,11 +5,9 @@
 // starts first. Each of its warps is a lane that ships pieces by itself: few where the bulk engine copies through
 // shared memory, more where the warps copy.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
-#include "core/cuda_objects.hpp"
+#include "core/device_query.hpp"
 
 namespace tileoverlap {
 
@@ -19,10 +17,8 @@ inline constexpr int32_t kShipLaneBytes = kShipStages * kShipStageBytes + 128;  
 
 // Later chips have one, too, but run the code for older ones: what is compiled for 9.0 runs there alone.
 inline bool has_bulk_engine(int32_t device) {
-  constexpr int kCompiledFor = 9;
-  int major = 0;
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the capability");
-  return major == kCompiledFor;
+  constexpr int32_t kCompiledFor = 9;
+  return device_attribute(cudaDevAttrComputeCapabilityMajor, device) == kCompiledFor;
 }
 inline int32_t ship_lanes(int32_t device) { return has_bulk_engine(device) ? kBulkLanes : kVectorLanes; }
 

@@ -1,21 +1,10 @@
 #include "execute/choose_producer.hpp"
 
-#include "core/cuda_objects.hpp"
+#include "core/device_query.hpp"
 #include "core/text.hpp"
 
 namespace tileoverlap {
 namespace {
-
-int attribute(cudaDeviceAttr what, int32_t device) {
-  int value = 0;
-  cuda_check(cudaDeviceGetAttribute(&value, what, device), text("reading an attribute of cuda:", device));
-  return value;
-}
-
-int32_t capability_of(int32_t device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-         attribute(cudaDevAttrComputeCapabilityMinor, device);
-}
 
 std::string tiles_text(int32_t capability, DType dtype) {
   std::string result;

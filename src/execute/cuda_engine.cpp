@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "consume/ship_lanes.hpp"
+#include "core/device_query.hpp"
 #include "core/nvtx.hpp"
 #include "core/relaxed_capture.hpp"
 #include "core/text.hpp"
@@ -99,10 +100,9 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
   }
   status_ = PinnedBytes(device, sizeof(Status));
   new (status_.host()) Status;
-  int least = 0, greatest = 0;
-  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
-  comm_ = Stream(device, greatest);
-  host_ = Stream(device, least);
+  const StreamPriorities priorities = stream_priorities();
+  comm_ = Stream(device, priorities.greatest);
+  host_ = Stream(device, priorities.least);
   begun_ = Event(device);
   sent_ = Event(device);
   done_ = Event(device);

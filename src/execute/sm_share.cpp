@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/cuda_objects.hpp"
+#include "core/device_query.hpp"
 #include "core/text.hpp"
 
 namespace tileoverlap {
@@ -11,13 +11,6 @@ namespace {
 // One SM moves 50 GB/s inside an H200, 34 to 42 beside the GEMM, and costs the GEMM its share: with one in fourteen the
 // return keeps up with the GEMM of the shapes measured, and more SMs cost more than they bring.
 constexpr int32_t kSmsPerCommSm = 14;
-
-int32_t sms_of(int32_t device) {
-  int sms = 0;
-  cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-             text("asking for the SMs of cuda:", device));
-  return sms;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "tileoverlap/core/api.hpp"
 #include "tileoverlap/core/dtype.hpp"
 #include "tileoverlap/core/tensor.hpp"
+#include "tileoverlap/core/timeline.hpp"
 #include "tileoverlap/plan/plan.hpp"
 
 namespace tileoverlap {
@@ -18,13 +19,6 @@ struct LoopBackTensors {
   TensorArg rows;     // [at least plan.rows, k]
   TensorArg weights;  // [experts on the rank, n, k]
   TensorArg output;   // [at least plan.rows, n], written
-};
-
-// On the GPU's own clock, of the last call that was recorded. ns.
-struct LoopBackTimes {
-  int64_t first_tile_ns = 0;  // when the first tile was complete
-  int64_t gemm_end_ns = 0;    // when the last one was
-  int64_t landed_ns = 0;      // when the last row had been shipped; 0 where nothing is
 };
 
 // Not thread safe. Everything but wrong_bytes, times and check only launches work on `stream`, an address, and can be
@@ -44,8 +38,9 @@ class TILEOVERLAP_API LoopBack {
   virtual void overlapped(const LoopBackTensors& tensors, int32_t comm_sms, void* stream) = 0;
   // Whether later work stores time stamps. Costs a few stores a tile.
   virtual void record(bool on) = 0;
-  // Wait for the GPU. wrong_bytes: shipped bytes that differ from `output`, of all of them.
-  virtual LoopBackTimes times() = 0;
+  // Wait for the GPU. times: of the last call that was recorded, on the GPU's own clock; first_ns is the end of the
+  // first tile. wrong_bytes: shipped bytes that differ from `output`, of all of them.
+  virtual OverlapTimes times() = 0;
   virtual int64_t wrong_bytes(const TensorArg& output) = 0;
   // Throws WaitTimeout where a wait has reached its limit of ten seconds. Does not wait.
   virtual void check() = 0;

@@ -9,11 +9,9 @@ from tileoverlap.bench.loop_back import LoopBack, Tensors, valid_output
 from tileoverlap.bench.peers import cublas_loop
 from tileoverlap.errors import Error
 from tileoverlap.plan import Plan
+from tileoverlap.reference import TOLERANCES
 
 __all__ = ["WrongResult", "check_gemm", "check_operator"]
-
-# Global relative L2 distance of two GEMMs that round differently.
-_TOLERANCE = {"bfloat16": 8e-3, "float16": 1e-3}
 
 
 class WrongResult(Error):
@@ -22,14 +20,14 @@ class WrongResult(Error):
 
 def check_gemm(torch: Any, plan: Plan, tensors: Tensors, dtype: str) -> None:
     """Raises WrongResult where the output's valid rows are not those of a cuBLAS loop."""
-    expected = torch.empty_like(tensors.packed[:, :1].expand(-1, plan.n))
+    expected = tensors.packed_output()
     cublas_loop(torch, tensors, expected)()
     ours = valid_output(torch, plan, tensors.output)
     distance = _norm(torch, ours, expected) / _norm(torch, expected)
-    if not distance <= _TOLERANCE[dtype]:
+    allowed = TOLERANCES[dtype].relative_l2
+    if not distance <= allowed:
         raise WrongResult(
-            f"the GEMM's relative distance from cuBLAS is {distance:.2e}, "
-            f"allowed are {_TOLERANCE[dtype]:.0e}"
+            f"the GEMM's relative distance from cuBLAS is {distance:.2e}, allowed are {allowed:.0e}"
         )
 
 

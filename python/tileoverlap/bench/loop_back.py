@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,7 @@ def rank_plan(
         rank,
         counts,
         n=shape.n,
-        tile=choice.tile,
-        group=choice.group,
-        layout=choice.layout,
-        bands_per_segment=choice.bands_per_segment,
+        **asdict(choice),
     )
 
 
@@ -70,6 +67,15 @@ class Tensors:
     output: Any
     ends: list[int]
     """Of each expert, in `packed`."""
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Begin and end of each expert, in `packed`."""
+        return list(zip([0, *self.ends[:-1]], self.ends, strict=True))
+
+    def packed_output(self) -> Any:
+        """Memory for the GEMM's rows, packed as `packed` is."""
+        return self.packed.new_empty((len(self.packed), self.weights.shape[1]))
 
 
 def make_tensors(torch: Any, plan: Plan, shape: Shape, dtype: str) -> Tensors:
@@ -139,12 +145,6 @@ class LoopBack:
         """All of a call."""
         self.begin()
         self.overlapped(comm_sms)
-
-    def serial(self, comm_sms: int) -> None:
-        """GEMM without flags on all SMs, then a bulk return."""
-        self.begin()
-        self.produce(self.sms, publish=False)
-        self.ship(comm_sms, wait=False)
 
     def landed_after_us(self, comm_sms: int, repetitions: int) -> list[float]:
         """How long after the last tile the last row lands, in overlapped calls."""

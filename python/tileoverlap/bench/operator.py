@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,7 +19,7 @@ from tileoverlap.bench.loop_back import (
     rank_plan,
     routed_counts,
 )
-from tileoverlap.bench.peers import captured, cublas_loop
+from tileoverlap.bench.peers import captured, cublas_loop, expert_products
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 from tileoverlap.counts import RouteCounts
@@ -42,7 +44,6 @@ def measure_operator(
     dtype: str = "bfloat16",
     repetitions: int = 50,
     bases: bool = True,
-    tick: Callable[[], Any] | None = None,
 ) -> Row:
     """One row; times are medians, in us.
 
@@ -65,16 +66,17 @@ def measure_operator(
     def graph(run: Launch) -> Variant:
         return Variant(captured(torch, run))
 
+    gemm = partial(rank.produce, rank.sms, publish=False)
     variants = {
-        "gemm": Variant(lambda: rank.produce(rank.sms, publish=False), rank.begin),
+        "gemm": Variant(gemm, rank.begin),
         "part": Variant(lambda: rank.produce(rank.sms - comm_sms), rank.begin),
         "copy": Variant(lambda: rank.ship(comm_sms, wait=False), rank.begin),
-        "b1": graph(lambda: rank.serial(comm_sms)),
+        "b1": graph(_then_return(rank, gemm, comm_sms)),
         "ours": Variant(lambda: rank.operator(comm_sms)),
         "ours_graph": graph(lambda: rank.operator(comm_sms)),
     }
     if bases:
-        packed = torch.empty_like(tensors.packed[:, :1].expand(-1, shape.n))
+        packed = tensors.packed_output()
         loop = cublas_loop(torch, tensors, packed)
         variants["b0"] = Variant(_then_return(rank, loop, comm_sms))
         spread = _over_streams(torch, tensors, packed)
@@ -86,7 +88,7 @@ def measure_operator(
                         torch, shape, placement, counts, choice, tensors, dtype, chunks, comm_sms
                     )
                     variants[f"b2_{chunks}"] = graph(run)
-    times = interleaved(torch, variants, repetitions, tick=tick)
+    times = interleaved(torch, variants, repetitions)
     lags = rank.landed_after_us(comm_sms, _RECORDED)
     rank.check()
     us = {name: timing.median for name, timing in times.items()}
@@ -137,22 +139,16 @@ def _then_return(rank: LoopBack, gemm: Launch, comm_sms: int) -> Launch:
 def _over_streams(torch: Any, tensors: Tensors, output: Any) -> Launch:
     streams = [torch.cuda.Stream() for _ in range(_STREAMS)]
     begun, done = torch.cuda.Event(), [torch.cuda.Event() for _ in streams]
-    begins = [0, *tensors.ends[:-1]]
+    products = expert_products(torch, tensors, output)
 
     def run() -> None:
         current = torch.cuda.current_stream()
         begun.record(current)
         for stream in streams:
             stream.wait_event(begun)
-        for expert, (begin, end) in enumerate(zip(begins, tensors.ends, strict=True)):
-            if end == begin:
-                continue
-            with torch.cuda.stream(streams[expert % _STREAMS]):
-                torch.mm(
-                    tensors.packed[begin:end],
-                    tensors.weights[expert].t(),
-                    out=output[begin:end],
-                )
+        for number, product in enumerate(products):
+            with torch.cuda.stream(streams[number % _STREAMS]):
+                product()
         for stream, event in zip(streams, done, strict=True):
             event.record(stream)
             current.wait_event(event)
@@ -180,12 +176,10 @@ def _chunked(
         plan = rank_plan(shape, placement, RouteCounts(placement, matrix), choice)
         if plan.rows == 0:
             continue
-        part = Tensors(
-            tensors.rows[row : row + plan.rows],
-            tensors.packed,
-            tensors.weights,
-            tensors.output[row : row + plan.rows],
-            tensors.ends,
+        part = replace(
+            tensors,
+            rows=tensors.rows[row : row + plan.rows],
+            output=tensors.output[row : row + plan.rows],
         )
         row += plan.rows
         ranks.append(LoopBack(torch, plan, shape, dtype, part))

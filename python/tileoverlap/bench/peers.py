@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from tileoverlap.bench.loop_back import Tensors
 
-__all__ = ["captured", "cublas_loop", "producer_peers", "square"]
+__all__ = ["captured", "cublas_loop", "expert_products", "producer_peers", "square"]
 
 Launch = Callable[[], Any]
 _SQUARE = 8192
@@ -30,26 +31,34 @@ def captured(torch: Any, run: Launch) -> Launch:
     return replay
 
 
-def cublas_loop(torch: Any, tensors: Tensors, output: Any) -> Launch:
-    """One cuBLAS call an expert, over packed rows."""
-    calls = [
-        (tensors.packed[begin:end], tensors.weights[expert].t(), output[begin:end])
-        for expert, (begin, end) in enumerate(
-            zip([0, *tensors.ends[:-1]], tensors.ends, strict=True)
+def expert_products(torch: Any, tensors: Tensors, output: Any) -> list[Launch]:
+    """A cuBLAS call for each expert that has rows; rows and output are packed."""
+    return [
+        partial(
+            torch.mm,
+            tensors.packed[begin:end],
+            tensors.weights[expert].t(),
+            out=output[begin:end],
         )
+        for expert, (begin, end) in enumerate(tensors.spans)
         if end > begin
     ]
 
+
+def cublas_loop(torch: Any, tensors: Tensors, output: Any) -> Launch:
+    """One cuBLAS call an expert, over packed rows."""
+    products = expert_products(torch, tensors, output)
+
     def run() -> None:
-        for rows, weights, out in calls:
-            torch.mm(rows, weights, out=out)
+        for product in products:
+            product()
 
     return run
 
 
-def producer_peers(torch: Any, tensors: Tensors, output: Any) -> dict[str, Launch]:
-    """By name. `output`: [packed rows, n], which all of them write, or one as large."""
-    loop = cublas_loop(torch, tensors, output)
+def producer_peers(torch: Any, tensors: Tensors) -> dict[str, Launch]:
+    """By name."""
+    loop = cublas_loop(torch, tensors, tensors.packed_output())
     peers = {"cublas_loop": loop, "cublas_graph": captured(torch, loop)}
     for make in (_grouped_mm, _deep_gemm):
         peers |= make(torch, tensors)
@@ -75,22 +84,21 @@ def _deep_gemm(torch: Any, tensors: Tensors) -> dict[str, Launch]:
         return {}
     if tensors.packed.dtype != torch.bfloat16:
         return {}
-    counts = [end - begin for begin, end in zip([0, *tensors.ends[:-1]], tensors.ends, strict=True)]
     step = _DEEP_GEMM_ALIGNMENT
-    experts = torch.cat(
-        [torch.full((-(-count // step) * step,), e) for e, count in enumerate(counts)]
-    ).to(device="cuda", dtype=torch.int32)
+    padded = [-(-(end - begin) // step) * step for begin, end in tensors.spans]
+    experts = torch.cat([torch.full((count,), e) for e, count in enumerate(padded)]).to(
+        device="cuda", dtype=torch.int32
+    )
     rows = torch.zeros((len(experts), tensors.packed.shape[1]), device="cuda", dtype=torch.bfloat16)
-    begin = 0
-    for expert, count in enumerate(counts):
-        end = tensors.ends[expert]
-        rows[begin : begin + count] = tensors.packed[end - count : end]
-        begin += -(-count // step) * step
+    row = 0
+    for (begin, end), count in zip(tensors.spans, padded, strict=True):
+        rows[row : row + end - begin] = tensors.packed[begin:end]
+        row += count
     output = torch.empty(
         (len(experts), tensors.weights.shape[1]), device="cuda", dtype=torch.bfloat16
     )
-    run: Launch = lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(  # noqa: E731
-        rows, tensors.weights, output, experts
+    run = partial(
+        deep_gemm.m_grouped_bf16_gemm_nt_contiguous, rows, tensors.weights, output, experts
     )
     try:
         run()

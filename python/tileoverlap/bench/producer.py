@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tileoverlap.bench.checks import check_gemm
@@ -34,7 +35,6 @@ def measure_producer(
     repetitions: int = 50,
     spared_sms: int = 12,
     peers: bool = True,
-    tick: Callable[[], Any] | None = None,
 ) -> list[Row]:
     """One row a choice, all measured in turn. TFLOP/s count valid rows; times are medians, in us.
 
@@ -62,18 +62,17 @@ def measure_producer(
             ("plain", rank.sms, False),
             ("spared", rank.sms - spared_sms, True),
         ):
-            body = _Produce(rank, sms, publish)
+            body = partial(rank.produce, sms, publish)
             variants[f"{name}/{number}"] = Variant(body, rank.begin)
     assert first is not None, "at least one choice"
     theirs: list[str] = []
     if peers:
-        output = torch.empty_like(first.packed[:, :1].expand(-1, shape.n))
-        launches = producer_peers(torch, first, output)
+        launches = producer_peers(torch, first)
         theirs = list(launches)
         variants |= {name: Variant(launch) for name, launch in launches.items()}
     launch, square_flops = square(torch, dtype)
     variants["square"] = Variant(launch)
-    times = interleaved(torch, variants, repetitions, tick=tick)
+    times = interleaved(torch, variants, repetitions)
     flops = 2.0 * ranks[0].plan.valid_rows * shape.n * shape.k
     rate = {
         name: (square_flops if name == "square" else flops) / timing.median * 1e-6
@@ -111,14 +110,6 @@ def measure_producer(
             row |= {"best_peer": best, "to_best_peer": row["flags_tflops"] / rate[best]}
         rows.append(row)
     return rows
-
-
-class _Produce:
-    def __init__(self, rank: LoopBack, sms: int, publish: bool) -> None:
-        self._rank, self._sms, self._publish = rank, sms, publish
-
-    def __call__(self) -> None:
-        self._rank.produce(self._sms, self._publish)
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["SERVED", "SWEEP", "Shape", "find_shapes"]
 
@@ -99,5 +99,4 @@ def _sized(part: str) -> Shape:
             f"no shape is named '{part}': sweep, served, words of a name such as M=16384,E=16 or "
             "DeepSeek-V3,prefill, or ROWS,EXPERTS,K,N"
         ) from None
-    template = Shape(f"M={rows},N={n},E={experts},K={k}", 4, 4 * experts, 1, rows, n, k)
-    return replace(template)
+    return Shape(f"M={rows},N={n},E={experts},K={k}", 4, 4 * experts, 1, rows, n, k)

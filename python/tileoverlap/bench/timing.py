@@ -42,17 +42,11 @@ def interleaved(
     variants: Mapping[str, Variant],
     repetitions: int,
     warm_ups: int = _WARM_UPS,
-    *,
-    tick: Callable[[], Any] | None = None,
 ) -> dict[str, Timing]:
     """Events around each variant, `repetitions` times after `warm_ups`.
 
     Each repetition has another order, drawn at random: what runs behind a long GEMM meets a lower
     clock than what runs behind a copy, and nobody must always be behind the same one.
-
-    Args:
-        torch: the module.
-        tick: called behind each repetition.
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times: dict[str, list[float]] = {name: [] for name in variants}
@@ -68,6 +62,4 @@ def interleaved(
             end.synchronize()
             if i >= warm_ups:
                 times[name].append(1e3 * begin.elapsed_time(end))
-        if tick is not None:
-            tick()
     return {name: Timing.of(values) for name, values in times.items()}

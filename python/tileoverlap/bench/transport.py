@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tileoverlap.bench.loop_back import Choice, LoopBack, make_tensors, rank_plan, routed_counts
@@ -26,15 +27,16 @@ def measure_transport(
     sms: Sequence[int] = SMS,
     dtype: str = "bfloat16",
     repetitions: int = 30,
-    tick: Callable[[], Any] | None = None,
 ) -> list[Row]:
     """A row a number of SMs; GB/s of rows that reach their owners."""
     shape = replace(_SHAPE, tokens=tokens)
     placement, counts = routed_counts(shape, "balanced")
     plan = rank_plan(shape, placement, counts, Choice())
     rank = LoopBack(torch, plan, shape, dtype, make_tensors(torch, plan, shape, dtype))
-    variants = {str(number): Variant(_Ship(rank, number), rank.begin) for number in sms}
-    times = interleaved(torch, variants, repetitions, tick=tick)
+    variants = {
+        str(number): Variant(partial(rank.ship, number, wait=False), rank.begin) for number in sms
+    }
+    times = interleaved(torch, variants, repetitions)
     rank.check()
     return [
         {
@@ -45,14 +47,6 @@ def measure_transport(
         }
         for number in sms
     ]
-
-
-class _Ship:
-    def __init__(self, rank: LoopBack, sms: int) -> None:
-        self._rank, self._sms = rank, sms
-
-    def __call__(self) -> None:
-        self._rank.ship(self._sms, wait=False)
 
 
 def find_link(torch: Any, gbs: float, dtype: str = "bfloat16") -> int:

@@ -19,6 +19,7 @@ from tileoverlap.bench.shapes import Shape, find_shapes
 from tileoverlap.bench.transport import SIZES, SMS, find_link, measure_transport
 from tileoverlap.cli._output import OutputFile
 from tileoverlap.cli._parser import UsageError, choice, count
+from tileoverlap.cli._workload import add_plan_arguments, plan_keywords
 from tileoverlap.cuda_executor import cuda_devices, why_no_cuda_device
 from tileoverlap.plan import LAYOUTS
 from tileoverlap.progress import Progress
@@ -53,12 +54,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--modes", default="balanced", metavar="MODES", help=", ".join(MODES))
     parser.add_argument("--dtype", type=choice(_DTYPES), default=_DTYPES[0], metavar="D")
-    parser.add_argument(
-        "--tile", default="128x128", metavar="MxN", help="rows and columns of an output tile"
-    )
-    parser.add_argument("--group", type=count(), default=8, metavar="N", help="see plan")
-    parser.add_argument("--bands-per-segment", type=count(), default=1, metavar="N")
-    parser.add_argument("--layout", type=choice(LAYOUTS), default=LAYOUTS[0], metavar="L")
+    add_plan_arguments(parser)
     parser.add_argument(
         "--comm-sms",
         metavar="LIST",
@@ -116,11 +112,7 @@ def _shapes(options: argparse.Namespace, default: str) -> list[Shape]:
 
 
 def _choice(options: argparse.Namespace) -> Choice:
-    try:
-        tile_m, tile_n = (int(size) for size in options.tile.split("x"))
-    except ValueError:
-        raise UsageError(f"argument --tile: must be MxN, got '{options.tile}'") from None
-    return Choice((tile_m, tile_n), options.group, options.layout, options.bands_per_segment)
+    return Choice(**plan_keywords(options))
 
 
 def _comm_sms(torch: Any, options: argparse.Namespace, default: Sequence[int] = ()) -> list[int]:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/cuda_objects.hpp"
+#include "core/device_query.hpp"
 #include "core/text.hpp"
 #include "tileoverlap/core/env.hpp"
 #include "tileoverlap/transport/nvshmem.hpp"
@@ -63,8 +64,7 @@ void refuse_capture(int32_t device) {
 
 // A rank whose processors MPS has limited sees only its share of them, which is not to be divided once more.
 int32_t ranks_on_share(int32_t device, int32_t ranks) {
-  int mps = 0;
-  cuda_check(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device), text("asking cuda:", device, " for MPS"));
+  const int32_t mps = device_attribute(cudaDevAttrMpsEnabled, device);
   const char* value = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
   const double percent = mps == 0 || value == nullptr ? 100 : std::clamp(std::atof(value), 1.0, 100.0);
   return std::max(1, static_cast<int32_t>(std::ceil(ranks * percent / 100)));
