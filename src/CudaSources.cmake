@@ -41,6 +41,9 @@ tileoverlap_kernels(
   dispatch/index_copies.cu
   execute/peer_kernels.cu
   reduce/weighted_sum.cu)
+# For an error message.
+string(REPLACE ";" ", " tileoverlap_built_for "${TILEOVERLAP_CUDA_ARCHITECTURES}")
+target_compile_definitions(tileoverlap_kernels_any PRIVATE TILEOVERLAP_BUILT_FOR="${tileoverlap_built_for}")
 
 # The experts' GEMM: one CUTLASS instantiation a file, since one takes minutes and gigabytes.
 tileoverlap_kernels(tileoverlap_kernels_sm80 "80;90-real" produce/instances/sm80_bf16_128x128.cu

@@ -35,16 +35,17 @@ Plan four_experts(int32_t group) {
                    {.tile_m = 4, .tile_n = 4, .layout = Layout::kOwnerAligned, .group = group});
 }
 
-TEST(TileSchedule, PutsExpertsWithMoreRemoteBandsFirstAndLocalBandsLast) {
-  // Bands: expert 0 has 0 (remote), 1; expert 1 has 2..4; expert 2 has 5..7 (remote), 8; expert 3 has 9, 10.
+TEST(TileSchedule, PutsExpertsWithMoreRemoteBandsFirstAndAFewLocalBandsLast) {
+  // Bands: expert 0 has 0 (remote), 1; expert 1 has 2..4; expert 2 has 5..7 (remote), 8; expert 3 has 9, 10. The last
+  // expert with a remote band has one, so one local band has to be behind it: those of expert 3 are enough.
   EXPECT_EQ(order_of(four_experts(1)), (std::vector<Entry>{{2, 1, 0, 1},
                                                            {3, 1, 1, 1},
                                                            {4, 1, 2, 1},
                                                            {5, 2, 3, 1},
                                                            {6, 2, 4, 1},
                                                            {7, 2, 5, 1},
-                                                           {0, 0, 6, 1},
-                                                           {8, 2, 7, 1},
+                                                           {8, 2, 6, 1},
+                                                           {0, 0, 7, 1},
                                                            {1, 0, 8, 1},
                                                            {9, 3, 9, 1},
                                                            {10, 3, 10, 1}}));
@@ -54,25 +55,44 @@ TEST(TileSchedule, GroupsGrowFromOneBandAndNeverCrossExperts) {
   EXPECT_EQ(order_of(four_experts(8)), (std::vector<Entry>{{2, 1, 0, 1},
                                                            {3, 1, 1, 2},
                                                            {4, 1, 1, 2},
-                                                           {5, 2, 3, 3},
-                                                           {6, 2, 3, 3},
-                                                           {7, 2, 3, 3},
-                                                           {0, 0, 6, 1},
-                                                           {8, 2, 7, 1},
-                                                           {1, 0, 8, 1},
+                                                           {5, 2, 3, 4},
+                                                           {6, 2, 3, 4},
+                                                           {7, 2, 3, 4},
+                                                           {8, 2, 3, 4},
+                                                           {0, 0, 7, 2},
+                                                           {1, 0, 7, 2},
                                                            {9, 3, 9, 2},
                                                            {10, 3, 9, 2}}));
+}
+
+// Two ranks, tile_m = 4; on rank 0 every expert has `remote` bands of the other's and then `local` of its own.
+Plan even_experts(int32_t experts, int32_t remote, int32_t local, int32_t group) {
+  const Placement placement = Placement::from_begins({0, experts, experts});
+  std::vector<int32_t> counts(static_cast<size_t>(experts), 4 * local);
+  counts.insert(counts.end(), static_cast<size_t>(experts), 4 * remote);
+  return make_plan(placement, 0, RouteCounts(placement, counts), 8, {.tile_m = 4, .tile_n = 4, .group = group});
+}
+
+std::vector<int32_t> group_sizes(const Plan& plan) {
+  std::vector<int32_t> sizes;
+  for (int32_t i = 0; i < plan.bands(); i += sizes.back()) {
+    sizes.push_back(plan->order[static_cast<size_t>(i)].group_size);
+  }
+  return sizes;
+}
+
+TEST(TileSchedule, HoldsBackLocalBandsButSingleOnesOnlyAsFarAsTheLastRemoteGroupWants) {
+  EXPECT_EQ(group_sizes(even_experts(6, 3, 1, 8)), (std::vector<int32_t>{1, 2, 1, 4, 4, 3, 3, 3, 1, 1, 1}));
+  EXPECT_EQ(group_sizes(even_experts(3, 12, 4, 8)), (std::vector<int32_t>{1, 2, 4, 5, 6, 6, 6, 6, 4, 4, 4}));
+  EXPECT_EQ(group_sizes(even_experts(3, 2, 0, 8)), (std::vector<int32_t>{1, 1, 2, 2}));
+  EXPECT_EQ(group_sizes(even_experts(3, 0, 3, 8)), (std::vector<int32_t>{1, 2, 3, 3}));
 }
 
 TEST(TileSchedule, GroupsDoubleUpToTheGivenSize) {
   const Placement placement = Placement::from_begins({0, 1, 1});
   const RouteCounts counts(placement, {0, 30 * 4});
   const Plan plan = make_plan(placement, 0, counts, 8, {.tile_m = 4, .tile_n = 4, .group = 6});
-  std::vector<int32_t> sizes;
-  for (int32_t i = 0; i < plan.bands(); i += plan->order[static_cast<size_t>(i)].group_size) {
-    sizes.push_back(plan->order[static_cast<size_t>(i)].group_size);
-  }
-  EXPECT_EQ(sizes, (std::vector<int32_t>{1, 2, 4, 6, 6, 6, 5}));
+  EXPECT_EQ(group_sizes(plan), (std::vector<int32_t>{1, 2, 4, 6, 6, 6, 5}));
 }
 
 TEST(TileSchedule, InterleavesTheTilesOfAGroup) {
@@ -133,37 +153,37 @@ TEST(TileSchedule, FollowsItsRulesOnRandomCounts) {
       for (size_t band = 0; band < remote.size(); ++band) {
         remote_bands[table[band * static_cast<size_t>(options.tile_m)].expert] += remote[band] > 0 ? 1 : 0;
       }
-      bool local_seen = false;
-      int32_t expected_group = 1;
+      bool held_back = false;
+      int64_t trailing = 0, last_remote = 0;  // local bands at the end; remote bands of the last expert that has any
+      int32_t largest = 1;                    // that the next group may be
       for (size_t i = 0; i < plan->order.size(); ++i) {
         const ScheduledBand& entry = plan->order[i];
         const bool is_remote = remote[static_cast<size_t>(entry.band)] > 0;
-        ASSERT_FALSE(is_remote && local_seen) << plan.repr();
-        if (i > 0) {
+        const bool follows = i > 0 && plan->order[i - 1].expert == entry.expert;
+        held_back |= !is_remote && !follows;
+        ASSERT_FALSE(is_remote && held_back) << plan.repr();
+        ASSERT_TRUE(!follows || entry.band == plan->order[i - 1].band + 1);
+        if (!follows && i > 0 && is_remote) {
           const ScheduledBand& before = plan->order[i - 1];
-          const bool same_part = is_remote == !local_seen;
-          ASSERT_TRUE(entry.expert != before.expert || !same_part || entry.band == before.band + 1);
-          if (entry.expert != before.expert && is_remote) {
-            const int here = remote_bands[entry.expert], there = remote_bands[before.expert];
-            ASSERT_TRUE(there > here || (there == here && before.expert < entry.expert)) << plan.repr();
-          }
+          const int here = remote_bands[entry.expert], there = remote_bands[before.expert];
+          ASSERT_TRUE(there > here || (there == here && before.expert < entry.expert)) << plan.repr();
         }
-        local_seen |= !is_remote;
+        if (is_remote) last_remote = remote_bands[entry.expert];
+        trailing = is_remote ? 0 : trailing + 1;
         if (entry.group_begin == static_cast<int32_t>(i)) {
-          ASSERT_LE(entry.group_size, expected_group);
-          const size_t end = i + static_cast<size_t>(entry.group_size);
-          const bool ends_part = end == plan->order.size() || plan->order[end].expert != entry.expert ||
-                                 (remote[static_cast<size_t>(plan->order[end].band)] > 0) != is_remote;
-          ASSERT_TRUE(entry.group_size == expected_group || ends_part) << plan.repr();
-          expected_group = std::min(2 * expected_group, options.group);
+          ASSERT_LE(entry.group_size, largest);
+          largest = std::min(2 * largest, options.group);
         }
         const ScheduledBand& head = plan->order.at(static_cast<size_t>(entry.group_begin));
         ASSERT_EQ(head.expert, entry.expert);
         ASSERT_EQ(head.group_begin, entry.group_begin);
         ASSERT_EQ(head.group_size, entry.group_size);
         ASSERT_LT(static_cast<int32_t>(i), entry.group_begin + entry.group_size);
-        ASSERT_EQ(remote[static_cast<size_t>(head.band)] > 0, is_remote);
       }
+      // Enough local bands come last, or all there are.
+      int64_t local = 0;
+      for (const int count : remote) local += count == 0 ? 1 : 0;
+      ASSERT_GE(trailing, std::min({local, last_remote, int64_t{options.group}})) << plan.repr();
     }
   }
 }

@@ -34,8 +34,8 @@ __device__ inline void delay(const ShipTask& task, uint64_t draw) {
 
 // One warp waits until every tile of the piece's bands carries this epoch's flag.
 template <class Link>
-__device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& watch, const Piece& piece,
-                               uint64_t epoch) {
+__device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& watch, CopyLane& copies,
+                               const Piece& piece, uint64_t epoch) {
   if (task.flags == nullptr) return true;
   const int64_t first = static_cast<int64_t>(piece.first_band) * task.tiles_n;
   const int64_t end = (static_cast<int64_t>(piece.last_band) + 1) * task.tiles_n;
@@ -44,6 +44,7 @@ __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& wa
     const int64_t tile = group + lane;
     const auto published = [&] { return tile >= end || ptx::load_relaxed_gpu(task.flags + tile) == epoch; };
     if (__all_sync(~0u, published())) continue;
+    copies.flush();
     typename DeviceWatch<Link>::Deadline deadline(watch, task.world.rank);
     uint32_t missing = 0;  // lanes whose tile is not there
     while ((missing = ~__ballot_sync(~0u, published())) != 0) {
@@ -79,8 +80,9 @@ __device__ bool wait_for_bands(const ShipTask& task, const DeviceWatch<Link>& wa
 
 // The owner has read what the call before put into its staging.
 template <class Link>
-__device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch<Link>& watch, const Piece& piece,
-                                uint64_t epoch) {
+__device__ bool wait_for_credit(const ShipTask& task, const DeviceWatch<Link>& watch, CopyLane& copies,
+                                const Piece& piece, uint64_t epoch) {
+  copies.flush();
   const uint64_t* credit = task.world.own_word(Word::kCredit, piece.peer);
   // Acquire: pairs with the owner's release behind its reduce; its staging can be overwritten.
   const auto granted = [&] { return Link::reached(credit, epoch - 1); };
@@ -119,23 +121,24 @@ __global__ void __launch_bounds__(32 * kVectorLanes, 1) ship_rows_kernel(const S
   const bool speaks = threadIdx.x % 32 == 0;
   CopyLane copies(shared + lane * kShipLaneBytes);
   Greeted greeted;
+  const auto draw_ticket = [&] {
+    return speaks ? static_cast<long long>(
+                        atomicAdd(reinterpret_cast<unsigned long long*>(&task.world.control->next_piece), 1ull))
+                  : 0;
+  };
+  long long drawn = draw_ticket();
   while (true) {
-    long long ticket = 0;
-    if (speaks) {
-      ticket = static_cast<long long>(
-          atomicAdd(reinterpret_cast<unsigned long long*>(&task.world.control->next_piece), 1ull));
-    }
-    ticket = __shfl_sync(~0u, ticket, 0);
+    const long long ticket = __shfl_sync(~0u, drawn, 0);
     if (ticket >= pieces) break;
     const int64_t number = piece_of(task, ticket, pieces, epoch);
     const Piece piece = task.plan.pieces[number];
     PieceStamp stamp = {};
     stamp.wait_begin_ns = ptx::global_timer_ns();
-    bool ready = wait_for_bands(task, watch, piece, epoch);
+    bool ready = wait_for_bands(task, watch, copies, piece, epoch);
     stamp.wait_end_ns = ptx::global_timer_ns();
     if (speaks) {
       if (ready && greeted.add(piece.peer)) {
-        ready = wait_for_credit(task, watch, piece, epoch);
+        ready = wait_for_credit(task, watch, copies, piece, epoch);
         // Read by the owner behind the arrivals of this lane, each of which releases it.
         if (ready) {
           Link::announce(task.world, piece.peer, task.world.layout.word_offset(Word::kPlan, task.world.rank),
@@ -145,16 +148,19 @@ __global__ void __launch_bounds__(32 * kVectorLanes, 1) ship_rows_kernel(const S
       if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
       stamp.copy_begin_ns = ptx::global_timer_ns();
     }
-    if (__shfl_sync(~0u, ready ? 1 : 0, 0) == 0) return;
+    if (__shfl_sync(~0u, ready ? 1 : 0, 0) == 0) break;
+    drawn = draw_ticket();  // on its way while the piece is copied
     Link::put(copies, task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
               task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes,
               task.world.layout.word_offset(Word::kReturned, task.world.rank));
-    if (speaks && task.stamps != nullptr) {
+    if (task.stamps != nullptr) {
+      copies.flush();  // a stamp's end is when the rows have landed
       stamp.copy_end_ns = ptx::global_timer_ns();
       stamp.lane = blockIdx.x * (blockDim.x / 32) + lane;
-      task.stamps[number] = stamp;
+      if (speaks) task.stamps[number] = stamp;
     }
   }
+  copies.flush();
   // What comes behind this kernel may overwrite the rows.
   if (speaks) Link::complete();
 }

@@ -46,7 +46,11 @@ __device__ __forceinline__ void fence_acquire_gpu() { asm volatile("fence.acq_re
 __device__ __forceinline__ void fence_acquire_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // Bulk stores of this thread are complete: written, not only read from shared memory.
-__device__ __forceinline__ void wait_for_bulk_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// All but the last `Open` groups of this thread's bulk stores are written.
+template <int Open = 0>
+__device__ __forceinline__ void wait_for_bulk_stores() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Open) : "memory");
+}
 
 // The bulk engine of compute capability 9.0: global memory to shared memory and back, one thread asks. Addresses and
 // sizes are multiples of 16 bytes. A load arrives at a barrier in shared memory; stores are counted in groups.

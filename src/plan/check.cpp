@@ -152,7 +152,9 @@ void check_groups(const PlanData& plan, Findings& findings) {
 void check_order(const PlanData& plan, Findings& findings) {
   const int64_t bands = plan.rows / plan.options.tile_m;
   std::vector<int> times(static_cast<size_t>(bands), 0);
-  bool local_seen = false;
+  int32_t last_expert = -1;
+  bool local_seen = false;  // of the expert
+  bool held_back = false;   // local bands that do not stand behind the remote ones of their expert: nothing is sent
   for (size_t i = 0; i < plan.order.size(); ++i) {
     const ScheduledBand& entry = plan.order[i];
     if (entry.band < 0 || entry.band >= bands) {
@@ -161,7 +163,13 @@ void check_order(const PlanData& plan, Findings& findings) {
     }
     ++times[static_cast<size_t>(entry.band)];
     const bool remote = holds_remote_row(plan, entry.band);
-    if (remote && local_seen) findings.push_back(text("order: remote band ", entry.band, " comes behind a local one"));
+    local_seen &= entry.expert == last_expert;
+    held_back |= !remote && entry.expert != last_expert;
+    last_expert = entry.expert;
+    if (remote && (local_seen || held_back)) {
+      findings.push_back(text("order: remote band ", entry.band, " comes behind local ones",
+                              local_seen ? " of its expert" : " that were held back"));
+    }
     local_seen |= !remote;
     const ExpertRows* expert = expert_of(plan, entry.expert);
     if (expert == nullptr || entry.band < expert->first_band || entry.band >= expert->first_band + expert->bands) {

@@ -79,10 +79,10 @@ struct DevicePlanLayout {
   }
 };
 
-// Rows of a piece: about a quarter of a MiB, and no more than a band, so that a piece waits for as few flags as it can.
+// Rows of a piece: about an eighth of a MiB, and no more than a band, so that a piece waits for as few flags as it can.
 // Larger ones keep a lane busy for too long at the end, smaller ones are counted too often (measured: decisions.md).
 inline int64_t piece_rows(int64_t row_bytes, int32_t tile_m) {
-  constexpr int64_t kPieceBytes = int64_t{1} << 18;
+  constexpr int64_t kPieceBytes = int64_t{1} << 17;
   return max64(1, min64(tile_m, kPieceBytes / row_bytes));
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "plan/band_groups.hpp"
 #include "plan/device_plan.hpp"
 #include "plan/fingerprint_words.hpp"
 #include "plan/planner_scratch.hpp"
@@ -150,17 +151,30 @@ struct Steps {
     }
   }
 
-  // The schedule is a list of entries: the remote bands of each expert by load, then the local bands likewise.
+  TILEOVERLAP_HD int64_t local_bands(int32_t expert) const {
+    return work.bands[first_expert + expert] - work.remote_bands[expert];
+  }
+  // By one thread.
+  TILEOVERLAP_HD void find_split(int32_t thread) const {
+    if (thread != 0) return;
+    work.notes->first_split = first_split_place(
+        local, in.options.group, [&](int32_t place) { return work.remote_bands[work.by_load[place]]; },
+        [&](int32_t place) { return local_bands(work.by_load[place]); });
+  }
+
+  // The schedule is a list of entries: the bands of each expert by load, without the local ones that are held back,
+  // then those.
   struct Entry {
     int32_t expert;  // counted from the rank's first
     int64_t skipped, bands;
   };
   TILEOVERLAP_HD Entry entry(int32_t number) const {
-    const bool remote = number < local;
-    const int32_t expert = work.by_load[remote ? number : number - local];
+    const int32_t place = number < local ? number : number - local;
+    const int32_t expert = work.by_load[place];
     const int64_t remote_bands = work.remote_bands[expert];
-    if (remote) return {expert, 0, remote_bands};
-    return {expert, remote_bands, work.bands[first_expert + expert] - remote_bands};
+    const int64_t held = held_bands(place, work.notes->first_split, local_bands(expert));
+    if (number < local) return {expert, 0, work.bands[first_expert + expert] - held};
+    return {expert, remote_bands, held};
   }
   TILEOVERLAP_HD void sum_entries(int32_t thread, int32_t threads) const {
     sum_chunks(
@@ -194,18 +208,12 @@ struct Steps {
           last_not_above(position, 2 * local, [&](int32_t other) { return work.entry_begin[other]; });
       const Entry at = entry(number);
       const auto entry_begin = static_cast<int32_t>(work.entry_begin[number]);
-      const int32_t end = entry_begin + static_cast<int32_t>(at.bands);
-      int32_t group = work.entry_group[number], group_begin = entry_begin;
-      while (group < in.options.group && position - group_begin >= group) {
-        group_begin += group;
-        group = grown(group);
-      }
-      group_begin += (position - group_begin) / group * group;
+      const BandGroup group = group_at(position - entry_begin, at.bands, work.entry_group[number], in.options.group);
       const int64_t first_band = work.band_begin[first_expert + at.expert] - work.band_begin[first_expert] + at.skipped;
       plan.order[position] = {.band = static_cast<int32_t>(first_band) + (position - entry_begin),
                               .expert = first_expert + at.expert,
-                              .group_begin = group_begin,
-                              .group_size = group < end - group_begin ? group : end - group_begin};
+                              .group_begin = entry_begin + static_cast<int32_t>(group.begin),
+                              .group_size = group.size};
     }
   }
 
@@ -349,25 +357,26 @@ TILEOVERLAP_HD PlannerResult plan_call(Group& group, const PlannerInput& input, 
   });
   group.each([&](int32_t thread, int32_t threads) {
     steps.scan_bands(thread, threads);
-    steps.sum_entries(thread, threads);
-    steps.grow_groups(thread);
+    steps.find_split(thread);
     steps.find_ends(thread, threads);
     steps.count_rows_by_peer(thread, threads);
     hash(2, thread, threads);
   });
   group.each([&](int32_t thread, int32_t threads) {
-    steps.scan_entries(thread, threads);
+    steps.sum_entries(thread, threads);
+    steps.grow_groups(thread);
     steps.move_dispatch_rows(thread, threads);
     steps.list_runs(thread, threads);
     hash(3, thread, threads);
   });
   group.each([&](int32_t thread, int32_t threads) {
+    steps.scan_entries(thread, threads);
     steps.sum_runs(thread, threads);
-    steps.fill_order(thread, threads);
     hash(4, thread, threads);
   });
   group.each([&](int32_t thread, int32_t threads) {
     steps.scan_runs(thread, threads);
+    steps.fill_order(thread, threads);
     hash(5, thread, threads);
   });
   group.each([&](int32_t thread, int32_t threads) {

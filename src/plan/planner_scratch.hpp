@@ -27,6 +27,7 @@ struct SendCount {
 struct Notes {
   int64_t first_run = -1, last_run = -1;  // numbers of the first and the last run that is not empty
   uint64_t fingerprint = 0;               // so far
+  int32_t first_split = 0;                // see first_split_place
 };
 
 }  // namespace planner

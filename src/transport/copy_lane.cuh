@@ -26,25 +26,36 @@ class BulkLane {
     __syncwarp();
   }
 
-  // By all lanes. `bytes`: a multiple of 16. On return the bytes are written, and lane 0 can say so.
-  __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
-    if (threadIdx.x % 32 == 0) move(to, from, bytes);
+  // By all lanes. `bytes`: a multiple of 16. They are added to `counter` once they are written: by a later copy, so
+  // that this lane need not stand still meanwhile, or by flush.
+  __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes, uint64_t* counter) {
+    if (threadIdx.x % 32 == 0) move(to, from, bytes, counter);
     __syncwarp();
+  }
+  // By all lanes, or by lane 0 alone. On return all that was copied is written and counted. In front of whatever takes
+  // long: somebody may be waiting for it.
+  __device__ void flush() {
+    if (threadIdx.x % 32 != 0 || uncounted_ == 0) return;
+    ptx::wait_for_bulk_stores();
+    count();
   }
 
  private:
   // Stages whose bytes may still be leaving while the next ones are loaded.
   static constexpr int32_t kLeaving = 1;
+  // Stores of a copy behind which the copy before is looked at. It has been written by then.
+  static constexpr int32_t kStoresBetween = 2;
 
   __device__ std::byte* stage(uint32_t use) const { return stages_ + (use % kShipStages) * kShipStageBytes; }
   __device__ uint64_t* barrier(uint32_t use) const {
     return reinterpret_cast<uint64_t*>(stages_ + kShipStages * kShipStageBytes) + use % kShipStages;
   }
 
-  __device__ void move(std::byte* to, const std::byte* from, int64_t bytes) {
+  __device__ void move(std::byte* to, const std::byte* from, int64_t bytes, uint64_t* counter) {
+    const auto chunks = static_cast<uint32_t>(ceil_div(bytes, kShipStageBytes));
+    if (chunks < kStoresBetween) flush();
     // What this warp's plain loads have acquired is there for the bulk engine, too.
     ptx::fence_proxy_async();
-    const auto chunks = static_cast<uint32_t>(ceil_div(bytes, kShipStageBytes));
     const auto size = [&](uint32_t chunk) {
       return static_cast<uint32_t>(min64(kShipStageBytes, bytes - int64_t{chunk} * kShipStageBytes));
     };
@@ -65,20 +76,33 @@ class BulkLane {
       ptx::commit_bulk_stores();
       ptx::wait_for_bulk_reads<kLeaving>();
       if (loaded < chunks) load();
+      if (chunk + 1 == kStoresBetween && uncounted_ > 0) {
+        ptx::wait_for_bulk_stores<kStoresBetween>();
+        count();
+      }
     }
     used_ += chunks;
-    ptx::wait_for_bulk_stores();
+    counter_ = counter;
+    uncounted_ = bytes;
+  }
+  // Release, cumulative over the warp: its rows are there before their bytes are counted. Pairs with the owner's
+  // acquire in front of its reduce.
+  __device__ void count() {
+    ptx::add_release_system(counter_, static_cast<uint64_t>(uncounted_));
+    uncounted_ = 0;
   }
 
   std::byte* stages_;
   uint32_t used_ = 0;  // uses of stages so far; a stage's barrier changes its phase in each
+  uint64_t* counter_ = nullptr;
+  int64_t uncounted_ = 0;  // bytes of the last copy, until they are added to its counter
 };
 
-// By 16-byte vectors, eight in flight a thread, past L1: any GPU.
+// By 16-byte vectors, eight in flight a thread, past L1: any GPU. Same contract.
 class VectorLane {
  public:
   __device__ explicit VectorLane(std::byte*) {}
-  __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  __device__ void copy(std::byte* to, const std::byte* from, int64_t bytes, uint64_t* counter) {
     constexpr int kInFlight = 8, kLanes = 32;
     const auto* source = reinterpret_cast<const uint4*>(from);
     auto* target = reinterpret_cast<uint4*>(to);
@@ -93,7 +117,9 @@ class VectorLane {
     }
     for (; i < vectors; i += kLanes) __stcs(target + i, __ldcg(source + i));
     __syncwarp();
+    if (threadIdx.x % kLanes == 0) ptx::add_release_system(counter, static_cast<uint64_t>(bytes));
   }
+  __device__ void flush() {}
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900

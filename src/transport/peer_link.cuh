@@ -19,13 +19,10 @@ struct PeerLink {
   static constexpr bool kSourcesInPart = false;
 
   // By all lanes of a warp: copies `bytes`, a multiple of 16, from this rank's `source` to `offset` of the peer's part
-  // and adds them to the word at `counter`. On return the copy may still be on its way.
+  // and adds them to the word at `counter`. On return both may still be to come: copies.flush().
   static __device__ void put(CopyLane& copies, const DeviceWorld& world, int32_t peer, int64_t offset,
                              const std::byte* source, int64_t bytes, int64_t counter) {
-    copies.copy(world.parts[peer] + offset, source, bytes);
-    // Release, cumulative over the warp: its rows are there before their bytes are counted. Pairs with the owner's
-    // acquire in front of its reduce.
-    if (threadIdx.x % 32 == 0) add(world, peer, counter, static_cast<uint64_t>(bytes));
+    copies.copy(world.parts[peer] + offset, source, bytes, world.word_at(peer, counter));
   }
 
   // By all lanes of a warp: one row, counted later.

@@ -13,8 +13,8 @@ namespace tileoverlap {
 //  - every copy lies in exactly one row, inside its expert's rows; runs do not overlap
 //  - every row of a remote run is in exactly one segment, and no other row is in any
 //  - the segments of one run are contiguous on both sides and cut at band borders
-//  - the order holds every band once, all bands with a remote row before all purely local ones, groups inside one
-//  expert
+//  - the order holds every band once, an expert's bands with a remote row before its purely local ones, no remote band
+//  behind local ones that were held back, groups inside one expert
 //  - the first and the last segment are one band; segments come in the order in which their bands are done
 TILEOVERLAP_API std::vector<std::string> check_plan(const Plan& plan, const RouteCounts& counts);
 

@@ -1,10 +1,10 @@
 #pragma once
 // The order in which a rank's output tiles are computed.
 //
-// Bands that hold a remote row come before bands that are purely local; among experts those with more remote bands
-// come first, ties by expert id. `group` bands of one expert are interleaved (tile n of all of them, then tile
-// n + 1), so that a tile of weights is read once for the group. The first groups are 1, 2, 4, ... bands: the first
-// segment leaves after one band.
+// Experts with more bands that hold a remote row come first, ties by expert id; purely local bands come at the end,
+// while the last rows leave, but for some single ones (plan/band_groups.hpp). Up to `group` bands of one expert are
+// interleaved (tile n of all of them, then tile n + 1), so that a tile of weights is read once for the group. The first
+// groups are 1, 2, 4, ... bands: the first segment leaves after one band.
 
 #include <cstdint>
 
