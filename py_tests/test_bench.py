@@ -11,7 +11,8 @@ import pytest
 import tileoverlap as to
 from tileoverlap import _core
 from tileoverlap.bench import plots
-from tileoverlap.bench.loop_back import Choice, rank_plan, routed_counts
+from tileoverlap.bench.loop_back import LINKS, Choice, rank_plan, routed_counts
+from tileoverlap.bench.one_gpu import check_fits
 from tileoverlap.bench.producer import summarise
 from tileoverlap.bench.shapes import SERVED, SWEEP, find_shapes
 from tileoverlap.bench.timing import Timing, Variant, interleaved
@@ -149,6 +150,12 @@ OPERATOR_ROW = {
     "comm_sms": 8,
     **{f"{name}_us": 1.0 for name in ("part", "copy", "ours", "b0", "b1")},
 }
+LAYER_ROW = {
+    "shape": "M=1",
+    "mode": "balanced",
+    "layout": "compact",
+    **{f"{name}_us": 1.0 for name in ("torch_loop", "serial", "b1", "ours", "ours_graph")},
+}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +167,7 @@ OPERATOR_ROW = {
         ("operator", [OPERATOR_ROW]),
         ("experts", [OPERATOR_ROW]),
         ("partition", [OPERATOR_ROW]),
+        ("layer", [LAYER_ROW]),
     ],
 )
 def test_figures_become_a_picture(what: str, rows: list[dict[str, Any]]):
@@ -185,10 +193,42 @@ def test_the_command_says_what_can_be_measured(capsys: pytest.CaptureFixture[str
     assert "producer, transport, operator" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["operator", "--link", "nvlink"], "argument --link: must be hbm or pcie, got 'nvlink'"),
+        (["producer", "--link", "pcie"], "argument --link: has no meaning for producer"),
+        (["layer", "--link", "pcie"], "only for transport, operator, partition, experts"),
+        (["operator", "--expert", "gelu"], "argument --expert: has no meaning for operator"),
+        (["layer", "--expert", "relu"], "single, gelu or silu_gate, got 'relu'"),
+        (["layer", "--modes", "balanced,fair"], "argument --modes: 'fair' is none of balanced"),
+        (["correctness", "--shapes", "E=17"], "argument --shapes: no shape is named 'E=17'"),
+        (["layer", "--comm-sms", "2,0"], "argument --comm-sms: must be at least 1, got 0"),
+        (["correctness", "--plot", "a.png"], "there is no picture of correctness"),
+        (["correctness", "--repetitions", "0"], "argument --repetitions: must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_named_before_a_gpu_is_looked_for(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["bench", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_ranks_that_do_not_fit_on_a_gpu_are_refused_with_their_size():
+    (fits,) = find_shapes("M=16384,N=8192,E=16")
+    (large,) = find_shapes("DeepSeek-V3,prefill")
+    for expert in ("single", "gelu", "silu_gate"):
+        check_fits(fits, Choice(), expert=expert, dtype="bfloat16", memory_bytes=140 * 2**30)
+    with pytest.raises(to.InvalidArgument, match=r"8 ranks of DeepSeek-V3,prefill need about \d+"):
+        check_fits(large, Choice(), expert="silu_gate", dtype="bfloat16", memory_bytes=140 * 2**30)
+
+
 @needs_no_gpu
 def test_a_loop_back_link_needs_a_gpu():
     (shape,) = find_shapes("256,2,64,64")
     placement, counts = routed_counts(shape, "balanced")
     plan = rank_plan(shape, placement, counts, Choice())
-    with pytest.raises(to.Error, match=r"CUDA|cuda"):
-        _core.make_loop_back(plan._core, "bfloat16", 64, 0)
+    for link in LINKS:
+        with pytest.raises(to.Error, match=r"CUDA|cuda"):
+            _core.make_loop_back(plan._core, "bfloat16", 64, 0, _core.Link[link])

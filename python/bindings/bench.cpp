@@ -13,6 +13,7 @@
 
 namespace tileoverlap::python {
 void bind_bench(nb::module_& module) {
+  nb::enum_<Link>(module, "Link").value("hbm", Link::kHbm).value("pcie", Link::kPcie);
   nb::class_<LoopBack>(module, "LoopBack")
       .def(
           "begin", [](LoopBack& self, uintptr_t stream) { self.begin(stream_at(stream)); }, nb::arg("stream"))
@@ -49,10 +50,10 @@ void bind_bench(nb::module_& module) {
       .def_prop_ro("kernel", &LoopBack::kernel);
   module.def(
       "make_loop_back",
-      [](const Plan& plan, const std::string& dtype, int64_t k, int32_t device) {
-        return make_loop_back(plan, parse_dtype(dtype), k, device);
+      [](const Plan& plan, const std::string& dtype, int64_t k, int32_t device, Link link) {
+        return make_loop_back(plan, parse_dtype(dtype), k, device, link);
       },
-      WithoutGil(), nb::arg("plan"), nb::arg("dtype"), nb::arg("k"), nb::arg("device"));
+      WithoutGil(), nb::arg("plan"), nb::arg("dtype"), nb::arg("k"), nb::arg("device"), nb::arg("link"));
 }
 
 }  // namespace tileoverlap::python

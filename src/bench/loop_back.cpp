@@ -20,9 +20,27 @@ constexpr int64_t kLimitNs = 10'000'000'000;
 
 cudaStream_t stream_of(void* address) { return static_cast<cudaStream_t>(address); }
 
+// A rank's part of the memory, zeroed; the GPU reaches it wherever it lies.
+class Part {
+ public:
+  Part(int32_t device, int64_t bytes, Link link) {
+    const auto size = static_cast<size_t>(bytes);
+    if (link == Link::kPcie) {
+      on_host_ = PinnedBytes(device, size);
+    } else {
+      on_gpu_ = DeviceBytes(device, size);
+    }
+  }
+  std::byte* data() const { return on_gpu_.data() != nullptr ? on_gpu_.data() : on_host_.device_pointer(); }
+
+ private:
+  DeviceBytes on_gpu_;
+  PinnedBytes on_host_;
+};
+
 class OneGpuLoopBack final : public LoopBack {
  public:
-  OneGpuLoopBack(const Plan& plan, DType dtype, int64_t k, int32_t device)
+  OneGpuLoopBack(const Plan& plan, DType dtype, int64_t k, int32_t device, Link link)
       : plan_(plan),
         dtype_(dtype),
         k_(k),
@@ -44,8 +62,9 @@ class OneGpuLoopBack final : public LoopBack {
     layout_ = WorkspaceLayout::make(plan_.world(), {.staging = staging_rows * row_bytes()});
     std::vector<std::byte*> parts;
     for (int32_t rank = 0; rank < plan_.world(); ++rank) {
-      // Its own part needs words only: nothing is returned to it.
-      parts_memory_.emplace_back(device, static_cast<size_t>(rank == plan->rank ? layout_.staging : layout_.total));
+      // Its own part, which it polls, lies on its GPU, and needs words only: nothing is returned to it.
+      const bool own = rank == plan->rank;
+      parts_memory_.emplace_back(device, own ? layout_.staging : layout_.total, own ? Link::kHbm : link);
       parts.push_back(parts_memory_.back().data());
     }
     parts_ = upload(parts.data(), parts.size() * sizeof(parts[0]));
@@ -162,7 +181,7 @@ class OneGpuLoopBack final : public LoopBack {
       cuda_check(cudaMemcpy(there.data(),
                             parts_memory_[static_cast<size_t>(segment.peer)].data() + layout_.staging +
                                 segment.remote_row * row_bytes(),
-                            bytes, cudaMemcpyDeviceToHost),
+                            bytes, cudaMemcpyDefault),  // from either link's memory
                  "reading staging rows");
       if (here == there) continue;
       for (size_t i = 0; i < bytes; ++i) wrong += here[i] != there[i] ? 1 : 0;
@@ -259,7 +278,7 @@ class OneGpuLoopBack final : public LoopBack {
   DevicePlanLayout plan_layout_;
   WorkspaceLayout layout_;
   DeviceBytes plan_memory_, flags_, control_, parts_, tile_stamps_, piece_stamps_;
-  std::vector<DeviceBytes> parts_memory_;
+  std::vector<Part> parts_memory_;
   PinnedBytes status_;
   int64_t pieces_ = 0;
   bool recording_ = false;
@@ -267,8 +286,8 @@ class OneGpuLoopBack final : public LoopBack {
 
 }  // namespace
 
-std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device) {
-  return std::make_unique<OneGpuLoopBack>(plan, dtype, k, device);
+std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device, Link link) {
+  return std::make_unique<OneGpuLoopBack>(plan, dtype, k, device, link);
 }
 
 }  // namespace tileoverlap

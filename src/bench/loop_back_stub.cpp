@@ -5,7 +5,7 @@
 
 namespace tileoverlap {
 
-std::unique_ptr<LoopBack> make_loop_back(const Plan&, DType, int64_t, int32_t) {
+std::unique_ptr<LoopBack> make_loop_back(const Plan&, DType, int64_t, int32_t, Link) {
   throw Error("this libtileoverlap was built without CUDA");
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // For benchmarks: one rank's operator (GEMM and return), each part launched by itself, on a loop-back link: the rank
-// has the whole GPU, and its peers' memory lies on the same one.
+// has the whole GPU, and its peers' memory lies on the same one or in the host's.
 
 #include <cstdint>
 #include <memory>
@@ -13,6 +13,12 @@
 #include "tileoverlap/plan/plan.hpp"
 
 namespace tileoverlap {
+
+// Where peers' memory lies, and so what returned rows cross.
+enum class Link : int32_t {
+  kHbm,   // on the rank's own GPU
+  kPcie,  // in pinned memory of the host
+};
 
 // On the rank's GPU, as for Session::run. Borrowed by each call for the work that it launches.
 struct LoopBackTensors {
@@ -50,7 +56,9 @@ class TILEOVERLAP_API LoopBack {
   virtual std::string kernel() const = 0;
 };
 
-// Memory of all peers' staging is allocated here, on cuda:`device`.
-TILEOVERLAP_API std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device = 0);
+// Memory of all peers' staging is allocated here, on cuda:`device` or in the host's memory: as many rows for each peer
+// as the plan's busiest owner has copies.
+TILEOVERLAP_API std::unique_ptr<LoopBack> make_loop_back(const Plan& plan, DType dtype, int64_t k, int32_t device = 0,
+                                                         Link link = Link::kHbm);
 
 }  // namespace tileoverlap

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tileoverlap import _core
+from tileoverlap._args import as_choice
 from tileoverlap._dlpack import as_output, as_tensor
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.counts import RouteCounts, count_routes
@@ -16,6 +17,7 @@ from tileoverlap.plan import Plan, make_plan
 from tileoverlap.routing import route
 
 __all__ = [
+    "LINKS",
     "Choice",
     "LoopBack",
     "Tensors",
@@ -24,6 +26,10 @@ __all__ = [
     "routed_counts",
     "valid_output",
 ]
+
+
+LINKS = ("hbm", "pcie")
+"""Where peers' memory lies: on the rank's own GPU, or in pinned memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,19 @@ def _valid_rows(torch: Any, plan: Plan) -> Any:
 class LoopBack:
     """Launches the parts of a rank's operator on torch's current stream."""
 
-    def __init__(self, torch: Any, plan: Plan, shape: Shape, dtype: str, tensors: Tensors) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        plan: Plan,
+        shape: Shape,
+        dtype: str,
+        tensors: Tensors,
+        link: str = LINKS[0],
+    ) -> None:
         self._torch = torch
         self._tensors = tensors  # kept alive
-        self._core = _core.make_loop_back(plan._core, dtype, shape.k, 0)
+        crossed = _core.Link[as_choice("link", link, LINKS)]
+        self._core = _core.make_loop_back(plan._core, dtype, shape.k, 0, crossed)
         self._rows = as_tensor(tensors.rows, "rows")
         self._weights = as_tensor(tensors.weights, "weights")
         self._output = as_output(tensors.output, "output")
@@ -124,6 +139,7 @@ class LoopBack:
         self.shipped_bytes = self._core.shipped_bytes
         self.kernel = self._core.kernel
         self.plan = plan
+        self.link = link
 
     @property
     def _stream(self) -> int:

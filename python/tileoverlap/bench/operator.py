@@ -12,6 +12,7 @@ import numpy as np
 
 from tileoverlap.bench.checks import check_operator
 from tileoverlap.bench.loop_back import (
+    LINKS,
     Choice,
     LoopBack,
     Tensors,
@@ -44,10 +45,11 @@ def measure_operator(
     dtype: str = "bfloat16",
     repetitions: int = 50,
     bases: bool = True,
+    link: str = LINKS[0],
 ) -> Row:
     """One row; times are medians, in us.
 
-    All variants return rows by the same kernel on `comm_sms` SMs.
+    All variants return rows by the same kernel on `comm_sms` SMs over the same `link`.
 
     - gemm: the GEMM without flags, on all SMs; copy: the return alone.
     - b0: a cuBLAS call an expert, then the return. b0s: the same over four streams.
@@ -60,7 +62,7 @@ def measure_operator(
     placement, counts = routed_counts(shape, mode)
     plan = rank_plan(shape, placement, counts, choice)
     tensors = make_tensors(torch, plan, shape, dtype)
-    rank = LoopBack(torch, plan, shape, dtype, tensors)
+    rank = LoopBack(torch, plan, shape, dtype, tensors, link)
     check_operator(torch, rank, tensors, comm_sms, dtype)
 
     def graph(run: Launch) -> Variant:
@@ -85,7 +87,16 @@ def measure_operator(
             for chunks in _CHUNKS:
                 if chunks <= shape.experts_a_rank:
                     run = _chunked(
-                        torch, shape, placement, counts, choice, tensors, dtype, chunks, comm_sms
+                        torch,
+                        shape,
+                        placement,
+                        counts,
+                        choice,
+                        tensors,
+                        dtype,
+                        chunks,
+                        comm_sms,
+                        link,
                     )
                     variants[f"b2_{chunks}"] = graph(run)
     times = interleaved(torch, variants, repetitions)
@@ -99,6 +110,7 @@ def measure_operator(
         "mode": mode,
         "dtype": dtype,
         "layout": choice.layout,
+        "link": link,
         "rows": plan.valid_rows,
         "gemm_rows": plan.gemm_rows,
         "experts": shape.experts_a_rank,
@@ -166,6 +178,7 @@ def _chunked(
     dtype: str,
     chunks: int,
     comm_sms: int,
+    link: str,
 ) -> Launch:
     """While one chunk of experts is returned, the next one's GEMM runs on the SMs left."""
     ranks = []
@@ -182,7 +195,7 @@ def _chunked(
             output=tensors.output[row : row + plan.rows],
         )
         row += plan.rows
-        ranks.append(LoopBack(torch, plan, shape, dtype, part))
+        ranks.append(LoopBack(torch, plan, shape, dtype, part, link))
     comm = torch.cuda.Stream(priority=-1)
     produced = [torch.cuda.Event() for _ in ranks]
     returned = torch.cuda.Event()

@@ -62,7 +62,7 @@ def _partition(axes: Any, rows: list[Row]) -> None:
 
 def _operator(axes: Any, rows: list[Row]) -> None:
     names = [f"{row['shape']}\n{row['mode']}, {row['layout']}" for row in rows]
-    for name in ("b0", "b0s", "b1", "b2_2", "b2_4", "ours"):
+    for name in ("b0", "b0s", "serial", "torch_loop", "b1", "b2_2", "b2_4", "ours", "ours_graph"):
         if f"{name}_us" in rows[0]:
             axes.plot(names, [row.get(f"{name}_us") for row in rows], marker="o", label=name)
     axes.set_ylabel("us")

@@ -7,7 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tileoverlap.bench.loop_back import Choice, LoopBack, make_tensors, rank_plan, routed_counts
+from tileoverlap.bench.loop_back import (
+    LINKS,
+    Choice,
+    LoopBack,
+    make_tensors,
+    rank_plan,
+    routed_counts,
+)
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 
@@ -17,6 +24,7 @@ Row = dict[str, Any]
 SMS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24)
 SIZES = (256, 1024, 4096, 16384)
 """Tokens on each rank, of 16 KiB rows."""
+_NEARLY = 0.95
 _SHAPE = Shape("copy", 4, 16, 1, 0, 8192, 64)
 
 
@@ -27,12 +35,13 @@ def measure_transport(
     sms: Sequence[int] = SMS,
     dtype: str = "bfloat16",
     repetitions: int = 30,
+    link: str = LINKS[0],
 ) -> list[Row]:
     """A row a number of SMs; GB/s of rows that reach their owners."""
     shape = replace(_SHAPE, tokens=tokens)
     placement, counts = routed_counts(shape, "balanced")
     plan = rank_plan(shape, placement, counts, Choice())
-    rank = LoopBack(torch, plan, shape, dtype, make_tensors(torch, plan, shape, dtype))
+    rank = LoopBack(torch, plan, shape, dtype, make_tensors(torch, plan, shape, dtype), link)
     variants = {
         str(number): Variant(partial(rank.ship, number, wait=False), rank.begin) for number in sms
     }
@@ -40,6 +49,7 @@ def measure_transport(
     rank.check()
     return [
         {
+            "link": link,
             "bytes": rank.shipped_bytes,
             "sms": number,
             "us": times[str(number)].median,
@@ -49,10 +59,11 @@ def measure_transport(
     ]
 
 
-def find_link(torch: Any, gbs: float, dtype: str = "bfloat16") -> int:
-    """The fewest SMs whose return alone reaches `gbs` GB/s."""
-    rows = measure_transport(torch, tokens=SIZES[-1], sms=SMS[:10], dtype=dtype, repetitions=10)
-    for row in rows:
-        if row["gbs"] >= gbs:
-            return int(row["sms"])
-    return int(rows[-1]["sms"])
+def find_link(torch: Any, gbs: float, dtype: str = "bfloat16", link: str = LINKS[0]) -> int:
+    """The fewest SMs whose return alone reaches `gbs` GB/s or, on a link that is slower, nearly all
+    that it gives."""
+    rows = measure_transport(
+        torch, tokens=SIZES[-1], sms=SMS[:10], dtype=dtype, repetitions=10, link=link
+    )
+    wanted = min(gbs, _NEARLY * max(row["gbs"] for row in rows))
+    return next(int(row["sms"]) for row in rows if row["gbs"] >= wanted)

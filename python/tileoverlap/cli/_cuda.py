@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from tileoverlap._gpu_share import gpu_share
 from tileoverlap.cli._device_arrays import find_device_arrays
 from tileoverlap.cli._machine import Machine, Values
 from tileoverlap.cli._output import size_text
@@ -16,7 +16,7 @@ from tileoverlap.executor import Executor
 from tileoverlap.moe_layer import MoeLayer
 from tileoverlap.transport import DeviceWorld
 
-__all__ = ["CudaMachine", "can_use_gpu"]
+__all__ = ["CudaMachine", "ask_for_queues", "can_use_gpu"]
 
 # A rank launches on two streams. Streams beyond the GPU's queues share them, and there a kernel of
 # one rank can stand behind a kernel that waits for it.
@@ -26,7 +26,7 @@ _MOST_RANKS = _QUEUES // 2
 
 def can_use_gpu() -> bool:
     """Whether there is a GPU that the library can use, and a framework to hold tensors there."""
-    _ask_for_queues()
+    ask_for_queues()
     if not cuda_devices():
         return False
     try:
@@ -36,8 +36,8 @@ def can_use_gpu() -> bool:
     return True
 
 
-def _ask_for_queues() -> None:
-    # Read by the driver when CUDA starts in this process.
+def ask_for_queues() -> None:
+    """Enough for many ranks. Read by the driver when CUDA starts in this process."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_QUEUES))
 
 
@@ -48,7 +48,7 @@ class CudaMachine(Machine):
 
     def __init__(self, sms: int | None, comm_sms: int | None, device: int = 0) -> None:
         """Raises UsageError where there is no GPU, or nothing that can hold tensors there."""
-        _ask_for_queues()
+        ask_for_queues()
         found = cuda_devices()
         if not found:
             raise UsageError(f"argument --device: no GPU can be used: {why_no_cuda_device()}")
@@ -97,8 +97,7 @@ class CudaMachine(Machine):
 
     def facts(self, layers: Sequence[MoeLayer]) -> dict[str, Any]:
         gpu = self._gpu
-        share = re.search(r"\bsms=(\d+) of \d+, comm_sms=(\d+), kernel=([^,)]+)", repr(layers[0]))
-        sms, comm_sms, kernel = share.groups() if share else (None, None, None)
+        share = gpu_share(layers[0])
         return {
             "threads": None,
             "gpu": {
@@ -106,8 +105,8 @@ class CudaMachine(Machine):
                 "name": gpu.name,
                 "compute_capability": "{}.{}".format(*gpu.capability),
                 "sms": gpu.sms,
-                "sms_a_rank": None if sms is None else int(sms),
-                "comm_sms_a_rank": None if comm_sms is None else int(comm_sms),
-                "kernel": kernel,
+                "sms_a_rank": share.sms,
+                "comm_sms_a_rank": share.comm_sms,
+                "kernel": share.kernel,
             },
         }

@@ -15,21 +15,29 @@ from tileoverlap.bench import plots
 from tileoverlap.bench.loop_back import Choice
 from tileoverlap.bench.operator import measure_operator
 from tileoverlap.bench.producer import measure_producer, summarise
-from tileoverlap.bench.shapes import Shape, find_shapes
-from tileoverlap.bench.transport import SIZES, SMS, find_link, measure_transport
+from tileoverlap.bench.shapes import Shape
+from tileoverlap.bench.transport import SIZES, SMS, measure_transport
+from tileoverlap.cli._bench_arguments import (
+    LAYERS,
+    add_arguments,
+    check_arguments,
+    choice_of,
+    link_of,
+    repetitions,
+    return_sms,
+    shapes_of,
+)
+from tileoverlap.cli._bench_layers import run_correctness, run_layer
+from tileoverlap.cli._cuda import ask_for_queues
 from tileoverlap.cli._output import OutputFile
-from tileoverlap.cli._parser import UsageError, choice, count
-from tileoverlap.cli._workload import add_plan_arguments, plan_keywords
+from tileoverlap.cli._parser import UsageError
 from tileoverlap.cuda_executor import cuda_devices, why_no_cuda_device
 from tileoverlap.plan import LAYOUTS
 from tileoverlap.progress import Progress
-from tileoverlap.routing import MODES
 
 __all__ = ["add_parser"]
 
 Row = dict[str, Any]
-_LINK_GBS = 400.0
-_DTYPES = ("bfloat16", "float16")
 _PARTITION_SMS = tuple(range(2, 25, 2))
 
 
@@ -43,31 +51,19 @@ def add_parser(commands: Any) -> None:
         "return alone by SMs and size. operator: GEMM and return beside serial and chunked "
         "systems. partition: the operator by SMs given to the return. experts: the operator by "
         "number of experts, both layouts. tune: which tile and group is fastest for each shape. "
-        "Peers' memory lies on the same GPU. Needs torch.",
+        "layer: the whole layer of W ranks that share the GPU, overlapped beside serial. "
+        "correctness: are both equal in every bit, and how far from float64. In all but the last "
+        "two one rank has the whole GPU, and its peers' memory lies on the same GPU or in the "
+        "host's. Needs torch.",
     )
-    parser.add_argument("what", type=choice(tuple(_RUNS)), metavar="WHAT", help=", ".join(_RUNS))
-    parser.add_argument(
-        "--shapes",
-        metavar="SHAPES",
-        help="separated by semicolons: sweep (the paper's Table 2), served, words of a name such "
-        "as M=16384,E=16, or ROWS,EXPERTS,K,N of one rank of four",
-    )
-    parser.add_argument("--modes", default="balanced", metavar="MODES", help=", ".join(MODES))
-    parser.add_argument("--dtype", type=choice(_DTYPES), default=_DTYPES[0], metavar="D")
-    add_plan_arguments(parser)
-    parser.add_argument(
-        "--comm-sms",
-        metavar="LIST",
-        help="SMs that return rows; unless given the fewest that reach "
-        f"{_LINK_GBS:.0f} GB/s by themselves",
-    )
-    parser.add_argument("--repetitions", type=count(), default=50, metavar="N")
-    parser.add_argument("--json", metavar="FILE", help="all figures")
-    parser.add_argument("--plot", metavar="FILE", help="a picture of them (.png, .svg or .pdf)")
+    add_arguments(parser, tuple(_RUNS))
     parser.set_defaults(command=_bench)
 
 
 def _bench(options: argparse.Namespace) -> int:
+    modes = check_arguments(options)
+    if options.what in LAYERS:
+        ask_for_queues()
     if not cuda_devices():
         raise UsageError(f"bench needs a GPU: {why_no_cuda_device()}")
     try:
@@ -76,10 +72,6 @@ def _bench(options: argparse.Namespace) -> int:
         raise UsageError(f"bench needs torch: {error}") from error
     if not torch.cuda.is_available():
         raise UsageError(f"torch {torch.__version__} finds no GPU")
-    modes = options.modes.split(",")
-    for mode in modes:
-        if mode not in MODES:
-            raise UsageError(f"argument --modes: '{mode}' is none of {', '.join(MODES)}")
     with ExitStack() as stack:
         files = {
             name: stack.enter_context(OutputFile(path, f"the {name}"))
@@ -92,7 +84,7 @@ def _bench(options: argparse.Namespace) -> int:
             "what": options.what,
             "gpu": cuda_devices()[0].name,
             "torch": torch.__version__,
-            "repetitions": options.repetitions,
+            "repetitions": repetitions(options),
             **_RUNS[options.what](torch, options, modes),
         }
         if "figures" in files:
@@ -101,41 +93,21 @@ def _bench(options: argparse.Namespace) -> int:
         if "picture" in files and image_format is not None:
             plots.draw(result, files["picture"].stream, image_format)
             files["picture"].commit()
-    return 0
-
-
-def _shapes(options: argparse.Namespace, default: str) -> list[Shape]:
-    try:
-        return find_shapes(options.shapes or default)
-    except ValueError as error:
-        raise UsageError(f"argument --shapes: {error}") from error
-
-
-def _choice(options: argparse.Namespace) -> Choice:
-    return Choice(**plan_keywords(options))
-
-
-def _comm_sms(torch: Any, options: argparse.Namespace, default: Sequence[int] = ()) -> list[int]:
-    if options.comm_sms is None:
-        return list(default) or [find_link(torch, _LINK_GBS, options.dtype)]
-    try:
-        return [count()(number) for number in options.comm_sms.split(",")]
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"argument --comm-sms: {error}") from None
+    return 0 if result.get("ok", True) else 1
 
 
 def _producer(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
     rows: list[Row] = []
-    cases = [(shape, mode) for shape in _shapes(options, "sweep") for mode in modes]
+    cases = [(shape, mode) for shape in shapes_of(options, "sweep") for mode in modes]
     with Progress(len(cases), "producer") as progress:
         for shape, mode in cases:
             rows += measure_producer(
                 torch,
                 shape,
-                [_choice(options)],
+                [choice_of(options)],
                 mode=mode,
                 dtype=options.dtype,
-                repetitions=options.repetitions,
+                repetitions=repetitions(options),
             )
             progress.step(shape.name)
             _print_producer(rows[-1])
@@ -161,12 +133,12 @@ def _print_producer(row: Row) -> None:
 def _tune(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
     tiles = cuda_devices()[0].tiles
     choices = [
-        replace(_choice(options), tile=tile, group=group)
+        replace(choice_of(options), tile=tile, group=group)
         for tile in tiles
         for group in (4, 8, 16, 64)
     ]
     rows: list[Row] = []
-    shapes = _shapes(options, "sweep")
+    shapes = shapes_of(options, "sweep")
     with Progress(len(shapes), "tune") as progress:
         for shape in shapes:
             measured = measure_producer(
@@ -175,7 +147,7 @@ def _tune(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
                 choices,
                 mode=modes[0],
                 dtype=options.dtype,
-                repetitions=options.repetitions,
+                repetitions=repetitions(options),
                 peers=False,
             )
             rows += measured
@@ -194,9 +166,10 @@ def _transport(torch: Any, options: argparse.Namespace, modes: Sequence[str]) ->
             measured = measure_transport(
                 torch,
                 tokens=tokens,
-                sms=_comm_sms(torch, options, SMS),
+                sms=return_sms(torch, options, SMS),
                 dtype=options.dtype,
-                repetitions=options.repetitions,
+                repetitions=repetitions(options),
+                link=link_of(options),
             )
             rows += measured
             progress.step()
@@ -223,8 +196,9 @@ def _operators(
                     comm_sms=comm_sms,
                     mode=mode,
                     dtype=options.dtype,
-                    repetitions=options.repetitions,
+                    repetitions=repetitions(options),
                     bases=bases,
+                    link=link_of(options),
                 )
             )
             progress.step(shape.name)
@@ -244,7 +218,8 @@ def _print_operator(row: Row) -> None:
         if name in row
     )
     print(
-        f"{row['shape']:<24} {row['mode']:<13} {row['layout']:<13} {row['comm_sms']:>2} SMs  "
+        f"{row['shape']:<24} {row['mode']:<13} {row['layout']:<13} {row['link']:<4} "
+        f"{row['comm_sms']:>2} SMs  "
         f"gemm {row['gemm_us']:.0f}  part {row['part_us']:.0f}  copy {row['copy_us']:.0f} "
         f"({row['copy_gbs']:.0f} GB/s)  {bases}  ours {row['ours_us']:.0f}, in a graph "
         f"{row['ours_graph_us']:.0f} us  {ratios}  bound {row['bound']:.2f}  "
@@ -254,10 +229,10 @@ def _print_operator(row: Row) -> None:
 
 
 def _operator(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
-    link = _comm_sms(torch, options)
+    link = return_sms(torch, options)
     cases = [
-        (shape, mode, _choice(options), comm_sms)
-        for shape in _shapes(options, "M=16384;M=32768,E=16")
+        (shape, mode, choice_of(options), comm_sms)
+        for shape in shapes_of(options, "M=16384;M=32768,E=16")
         for mode in modes
         for comm_sms in link
     ]
@@ -266,19 +241,19 @@ def _operator(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> 
 
 def _partition(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
     cases = [
-        (shape, mode, _choice(options), comm_sms)
-        for shape in _shapes(options, "M=16384,N=8192,E=16")
+        (shape, mode, choice_of(options), comm_sms)
+        for shape in shapes_of(options, "M=16384,N=8192,E=16")
         for mode in modes
-        for comm_sms in _comm_sms(torch, options, _PARTITION_SMS)
+        for comm_sms in return_sms(torch, options, _PARTITION_SMS)
     ]
     return _operators(torch, options, cases, bases=False)
 
 
 def _experts(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
-    link = _comm_sms(torch, options)[0]
+    link = return_sms(torch, options)[0]
     cases = [
-        (shape, mode, replace(_choice(options), layout=layout), link)
-        for shape in _shapes(options, "M=16384,N=8192")
+        (shape, mode, replace(choice_of(options), layout=layout), link)
+        for shape in shapes_of(options, "M=16384,N=8192")
         for mode in modes
         for layout in LAYOUTS
     ]
@@ -292,4 +267,6 @@ _RUNS: dict[str, Callable[[Any, argparse.Namespace, Sequence[str]], Row]] = {
     "partition": _partition,
     "experts": _experts,
     "tune": _tune,
+    "layer": run_layer,
+    "correctness": run_correctness,
 }
