@@ -41,9 +41,13 @@ tileoverlap_kernels(
   dispatch/index_copies.cu
   execute/peer_kernels.cu
   reduce/weighted_sum.cu)
-# For an error message.
-string(REPLACE ";" ", " tileoverlap_built_for "${TILEOVERLAP_CUDA_ARCHITECTURES}")
-target_compile_definitions(tileoverlap_kernels_any PRIVATE TILEOVERLAP_BUILT_FOR="${tileoverlap_built_for}")
+
+# tileoverlap_say_built_for(TARGET ARCHITECTURES): what load_kernels names where a device is another one.
+function(tileoverlap_say_built_for target architectures)
+  string(REPLACE ";" ", " names "${architectures}")
+  target_compile_definitions(${target} PRIVATE TILEOVERLAP_BUILT_FOR="${names}")
+endfunction()
+tileoverlap_say_built_for(tileoverlap_kernels_any "${TILEOVERLAP_CUDA_ARCHITECTURES}")
 
 # The experts' GEMM: one CUTLASS instantiation a file, since one takes minutes and gigabytes.
 tileoverlap_kernels(tileoverlap_kernels_sm80 "80;90-real" produce/instances/sm80_bf16_128x128.cu

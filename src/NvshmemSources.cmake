@@ -14,8 +14,7 @@ add_library(tileoverlap_nvshmem MODULE transport/nvshmem/nvshmem_kernels.cu tran
 target_include_directories(tileoverlap_nvshmem PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_include_directories(tileoverlap_nvshmem SYSTEM PRIVATE ${NVSHMEM_INCLUDE_DIR})
 target_compile_options(tileoverlap_nvshmem PRIVATE --expt-relaxed-constexpr)
-string(REPLACE ";" ", " tileoverlap_built_for "${nvshmem_architectures}")
-target_compile_definitions(tileoverlap_nvshmem PRIVATE TILEOVERLAP_BUILT_FOR="${tileoverlap_built_for}")
+tileoverlap_say_built_for(tileoverlap_nvshmem "${nvshmem_architectures}")
 # A function may take no more registers than the tightest kernel that calls it: the consumer's, two CTAs of 512 threads
 # an SM.
 set_source_files_properties(transport/nvshmem/nvshmem_link.cu PROPERTIES COMPILE_OPTIONS "-maxrregcount=64")

@@ -148,7 +148,10 @@ __global__ void __launch_bounds__(32 * kVectorLanes, 1) ship_rows_kernel(const S
       if (ready) delay(task, epoch * 1'000'003u + static_cast<uint64_t>(number));
       stamp.copy_begin_ns = ptx::global_timer_ns();
     }
-    if (__shfl_sync(~0u, ready ? 1 : 0, 0) == 0) break;
+    if (__shfl_sync(~0u, ready ? 1 : 0, 0) == 0) {
+      copies.flush();  // stores read this CTA's shared memory
+      return;          // without complete(), which may wait for a peer that is gone
+    }
     drawn = draw_ticket();  // on its way while the piece is copied
     Link::put(copies, task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
               task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes,

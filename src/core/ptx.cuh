@@ -45,8 +45,8 @@ __device__ __forceinline__ void add_release_system(uint64_t* address, uint64_t v
 __device__ __forceinline__ void fence_acquire_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void fence_acquire_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Bulk stores of this thread are complete: written, not only read from shared memory.
-// All but the last `Open` groups of this thread's bulk stores are written.
+// All but the last `Open` groups of this thread's bulk stores are complete: written, not only read from shared
+// memory.
 template <int Open = 0>
 __device__ __forceinline__ void wait_for_bulk_stores() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Open) : "memory");
