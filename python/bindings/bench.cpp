@@ -40,7 +40,7 @@ void bind_bench(nb::module_& module) {
           },
           nb::arg("rows"), nb::arg("weights"), nb::arg("output"), nb::arg("comm_sms"), nb::arg("stream"))
       .def("record", &LoopBack::record, nb::arg("on"))
-      .def("times", &LoopBack::times, WithoutGil())
+      .def("timeline", &LoopBack::timeline, WithoutGil())
       .def(
           "wrong_bytes", [](LoopBack& self, const Tensor& output) { return self.wrong_bytes(output.arg()); },
           WithoutGil(), nb::arg("output"))

@@ -4,10 +4,12 @@
 #include <new>
 #include <vector>
 
+#include "consume/ship_lanes.hpp"
 #include "core/cuda_objects.hpp"
 #include "core/device_query.hpp"
 #include "core/text.hpp"
 #include "execute/choose_producer.hpp"
+#include "execute/device_timeline.hpp"
 #include "execute/link_kernels.hpp"
 #include "execute/workspace_layout.hpp"
 #include "plan/build_pieces.hpp"
@@ -121,7 +123,7 @@ class OneGpuLoopBack final : public LoopBack {
       task.publish.epoch = &reinterpret_cast<const Control*>(control_.data())->epoch;
     }
     if (recording_) task.publish.stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data());
-    task.ctas = sms;
+    task.ctas = producer_ctas_ = sms;
     producer_->launch(task, stream_of(stream));
   }
 
@@ -129,6 +131,7 @@ class OneGpuLoopBack final : public LoopBack {
     check_sms("sms", sms, sms_);
     const DeviceGuard guard(device_);
     const TensorView rows = whole_rows(output);
+    consumer_sms_ = sms;
     peer_kernels().ship_rows({.world = world(),
                               .plan = device_plan(),
                               .flags = wait ? flags() : nullptr,
@@ -153,18 +156,16 @@ class OneGpuLoopBack final : public LoopBack {
 
   void record(bool on) override { recording_ = on; }
 
-  OverlapTimes times() override {
+  Timeline timeline() override {
     settle();
-    OverlapTimes times;
-    for (const TileStamp& tile : download<TileStamp>(tile_stamps_, plan_.tiles())) {
-      const auto end = static_cast<int64_t>(tile.end_ns);
-      times.first_ns = times.first_ns == 0 ? end : std::min(times.first_ns, end);
-      times.gemm_end_ns = std::max(times.gemm_end_ns, end);
-    }
-    for (const PieceStamp& piece : download<PieceStamp>(piece_stamps_, pieces_)) {
-      times.landed_ns = std::max(times.landed_ns, static_cast<int64_t>(piece.copy_end_ns));
-    }
-    return times;
+    const auto tiles = download<TileStamp>(tile_stamps_, plan_.tiles());
+    const auto shipped = download<PieceStamp>(piece_stamps_, static_cast<int64_t>(pieces_.size()));
+    // Lanes of the consumer begin to wait before there is a tile.
+    CallStamps call{};
+    call.begin_ns = tiles.front().end_ns;
+    for (const PieceStamp& piece : shipped) call.begin_ns = std::min(call.begin_ns, piece.wait_begin_ns);
+    return device_timeline(plan_->rank, plan_->tiles_n, producer_ctas_, consumer_sms_ * ship_lanes(device_),
+                           plan_->order, pieces_, tiles, shipped, call);
   }
 
   int64_t wrong_bytes(const TensorArg& output) override {
@@ -205,10 +206,9 @@ class OneGpuLoopBack final : public LoopBack {
  private:
   void upload_plan() {
     const int64_t rows_a_piece = piece_rows(row_bytes(), plan_->options.tile_m);
-    std::vector<Piece> pieces;
-    build_pieces(*plan_, rows_a_piece, pieces);
-    pieces_ = static_cast<int64_t>(pieces.size());
-    plan_layout_ = DevicePlanLayout::make(plan_.world(), plan_->placement.experts(), plan_.bands(), pieces_);
+    build_pieces(*plan_, rows_a_piece, pieces_);
+    plan_layout_ = DevicePlanLayout::make(plan_.world(), plan_->placement.experts(), plan_.bands(),
+                                          static_cast<int64_t>(pieces_.size()));
     std::vector<std::byte> image(static_cast<size_t>(plan_layout_.total));
     write_plan(*plan_, rows_a_piece, plan_layout_, image.data());
     plan_memory_ = upload(image.data(), image.size());
@@ -280,7 +280,8 @@ class OneGpuLoopBack final : public LoopBack {
   DeviceBytes plan_memory_, flags_, control_, parts_, tile_stamps_, piece_stamps_;
   std::vector<Part> parts_memory_;
   PinnedBytes status_;
-  int64_t pieces_ = 0;
+  std::vector<Piece> pieces_;
+  int32_t producer_ctas_ = 0, consumer_sms_ = 0;  // of the last launches
   bool recording_ = false;
 };
 

@@ -153,14 +153,14 @@ __global__ void __launch_bounds__(32 * kVectorLanes, 1) ship_rows_kernel(const S
       return;          // without complete(), which may wait for a peer that is gone
     }
     drawn = draw_ticket();  // on its way while the piece is copied
+    copies.stamp_next(task.stamps != nullptr ? &task.stamps[number].copy_end_ns : nullptr);
     Link::put(copies, task.world, piece.peer, task.world.layout.staging + piece.remote_row * task.row_bytes,
               task.output + piece.row_begin * task.row_bytes, piece.row_count * task.row_bytes,
               task.world.layout.word_offset(Word::kReturned, task.world.rank));
-    if (task.stamps != nullptr) {
-      copies.flush();  // a stamp's end is when the rows have landed
-      stamp.copy_end_ns = ptx::global_timer_ns();
+    if (task.stamps != nullptr && speaks) {
+      stamp.copy_end_ns = ptx::global_timer_ns();  // until the lane counts the piece and stores when that was
       stamp.lane = blockIdx.x * (blockDim.x / 32) + lane;
-      if (speaks) task.stamps[number] = stamp;
+      task.stamps[number] = stamp;
     }
   }
   copies.flush();

@@ -61,8 +61,10 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
   const auto add_call = [&](Span span, uint64_t begin, uint64_t end) {
     timeline.events.push_back({.span = span, .rank = rank, .begin_ns = ns(begin), .end_ns = ns(end)});
   };
-  add_call(Span::kArrivalWait, call.arrival_wait_begin_ns, call.arrival_wait_end_ns);
-  add_call(Span::kReduce, call.arrival_wait_end_ns, call.end_ns);
+  if (call.end_ns != 0) {
+    add_call(Span::kArrivalWait, call.arrival_wait_begin_ns, call.arrival_wait_end_ns);
+    add_call(Span::kReduce, call.arrival_wait_end_ns, call.end_ns);
+  }
   return timeline;
 }
 

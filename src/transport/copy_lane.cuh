@@ -32,6 +32,8 @@ class BulkLane {
     if (threadIdx.x % 32 == 0) move(to, from, bytes, counter);
     __syncwarp();
   }
+  // Where the time goes at which the next copy is counted; null: nowhere.
+  __device__ void stamp_next(uint64_t* counted_ns) { next_stamp_ = counted_ns; }
   // By all lanes, or by lane 0 alone. On return all that was copied is written and counted. In front of whatever takes
   // long: somebody may be waiting for it.
   __device__ void flush() {
@@ -83,18 +85,22 @@ class BulkLane {
     }
     used_ += chunks;
     counter_ = counter;
+    stamp_ = next_stamp_;
     uncounted_ = bytes;
   }
   // Release, cumulative over the warp: its rows are there before their bytes are counted. Pairs with the owner's
   // acquire in front of its reduce.
   __device__ void count() {
     ptx::add_release_system(counter_, static_cast<uint64_t>(uncounted_));
+    if (stamp_ != nullptr) *stamp_ = ptx::global_timer_ns();
     uncounted_ = 0;
   }
 
   std::byte* stages_;
   uint32_t used_ = 0;  // uses of stages so far; a stage's barrier changes its phase in each
   uint64_t* counter_ = nullptr;
+  uint64_t* stamp_ = nullptr;
+  uint64_t* next_stamp_ = nullptr;
   int64_t uncounted_ = 0;  // bytes of the last copy, until they are added to its counter
 };
 
@@ -119,6 +125,7 @@ class VectorLane {
     __syncwarp();
     if (threadIdx.x % kLanes == 0) ptx::add_release_system(counter, static_cast<uint64_t>(bytes));
   }
+  __device__ void stamp_next(uint64_t*) {}  // counted on return
   __device__ void flush() {}
 };
 

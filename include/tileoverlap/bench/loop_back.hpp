@@ -27,7 +27,7 @@ struct LoopBackTensors {
   TensorArg output;   // [at least plan.rows, n], written
 };
 
-// Not thread safe. Everything but wrong_bytes, times and check only launches work on `stream`, an address, and can be
+// Not thread safe. Everything but wrong_bytes, timeline and check only launches work on `stream`, an address, and can be
 // captured in a graph; all of it belongs to one call that begin() began. Errors: InvalidArgument, DTypeError, and Error
 // for what the driver says.
 class TILEOVERLAP_API LoopBack {
@@ -44,9 +44,9 @@ class TILEOVERLAP_API LoopBack {
   virtual void overlapped(const LoopBackTensors& tensors, int32_t comm_sms, void* stream) = 0;
   // Whether later work stores time stamps. Costs a few stores a tile.
   virtual void record(bool on) = 0;
-  // Wait for the GPU. times: of the last call that was recorded, on the GPU's own clock; first_ns is the end of the
-  // first tile. wrong_bytes: shipped bytes that differ from `output`, of all of them.
-  virtual OverlapTimes times() = 0;
+  // Wait for the GPU. timeline: of the last overlapped call that was recorded, on the GPU's own clock. wrong_bytes:
+  // shipped bytes that differ from `output`, of all of them.
+  virtual Timeline timeline() = 0;
   virtual int64_t wrong_bytes(const TensorArg& output) = 0;
   // Throws WaitTimeout where a wait has reached its limit of ten seconds. Does not wait.
   virtual void check() = 0;

@@ -15,6 +15,7 @@ from tileoverlap.counts import RouteCounts, count_routes
 from tileoverlap.placement import Placement
 from tileoverlap.plan import Plan, make_plan
 from tileoverlap.routing import route
+from tileoverlap.timeline import Timeline
 
 __all__ = [
     "LINKS",
@@ -162,16 +163,15 @@ class LoopBack:
         self.begin()
         self.overlapped(comm_sms)
 
-    def landed_after_us(self, comm_sms: int, repetitions: int) -> list[float]:
-        """How long after the last tile the last row lands, in overlapped calls."""
+    def timelines(self, comm_sms: int, repetitions: int) -> list[Timeline]:
+        """Of as many overlapped calls."""
         self._core.record(True)
-        lags = []
+        timelines = []
         for _ in range(repetitions):
             self.operator(comm_sms)
-            times = self._core.times()
-            lags.append(max(0.0, 1e-3 * (times.landed_ns - times.gemm_end_ns)))
+            timelines.append(Timeline(self._core.timeline()))
         self._core.record(False)
-        return lags
+        return timelines
 
     def wrong_bytes(self) -> int:
         return self._core.wrong_bytes(self._output)
