@@ -1,6 +1,8 @@
 #include "execute/device_timeline.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "core/text.hpp"
@@ -9,6 +11,24 @@ namespace tileoverlap {
 namespace {
 
 int64_t ns(uint64_t stamp) { return static_cast<int64_t>(stamp); }
+
+// A lane turns to its next piece while the rows of the last one still land. So that a worker does one thing at a time,
+// a copy is taken to end there; a lane's last copy ends when its rows have landed.
+std::vector<uint64_t> ends_of_copies(std::span<const PieceStamp> shipped) {
+  std::vector<size_t> in_order(shipped.size());
+  std::iota(in_order.begin(), in_order.end(), size_t{0});
+  std::sort(in_order.begin(), in_order.end(), [&](size_t a, size_t b) {
+    return std::tie(shipped[a].lane, shipped[a].wait_begin_ns) < std::tie(shipped[b].lane, shipped[b].wait_begin_ns);
+  });
+  std::vector<uint64_t> ends(shipped.size());
+  for (size_t place = 0; place < in_order.size(); ++place) {
+    const PieceStamp& piece = shipped[in_order[place]];
+    const PieceStamp* next = place + 1 < in_order.size() ? &shipped[in_order[place + 1]] : nullptr;
+    const bool followed = next != nullptr && next->lane == piece.lane;
+    ends[in_order[place]] = followed ? std::min(piece.copy_end_ns, next->wait_begin_ns) : piece.copy_end_ns;
+  }
+  return ends;
+}
 
 }  // namespace
 
@@ -43,6 +63,7 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
                                .end_ns = ns(tile.stamp.end_ns)});
     begin = ns(tile.stamp.end_ns);
   }
+  const std::vector<uint64_t> copied = ends_of_copies(shipped.first(pieces.size()));
   for (size_t i = 0; i < pieces.size(); ++i) {
     const PieceStamp& stamp = shipped[i];
     const auto add = [&](Span span, uint64_t begin, uint64_t end) {
@@ -56,7 +77,7 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
     };
     add(Span::kBandWait, stamp.wait_begin_ns, stamp.wait_end_ns);
     add(Span::kCreditWait, stamp.wait_end_ns, stamp.copy_begin_ns);
-    add(Span::kCopy, stamp.copy_begin_ns, stamp.copy_end_ns);
+    add(Span::kCopy, stamp.copy_begin_ns, copied[i]);
   }
   const auto add_call = [&](Span span, uint64_t begin, uint64_t end) {
     timeline.events.push_back({.span = span, .rank = rank, .begin_ns = ns(begin), .end_ns = ns(end)});

@@ -27,9 +27,9 @@ struct LoopBackTensors {
   TensorArg output;   // [at least plan.rows, n], written
 };
 
-// Not thread safe. Everything but wrong_bytes, timeline and check only launches work on `stream`, an address, and can be
-// captured in a graph; all of it belongs to one call that begin() began. Errors: InvalidArgument, DTypeError, and Error
-// for what the driver says.
+// Not thread safe. Everything but wrong_bytes, timeline and check only launches work on `stream`, an address, and can
+// be captured in a graph; all of it belongs to one call that begin() began. Errors: InvalidArgument, DTypeError, and
+// Error for what the driver says.
 class TILEOVERLAP_API LoopBack {
  public:
   virtual ~LoopBack() = default;
