@@ -48,6 +48,11 @@ class OverlapTimes(NamedTuple):
     gemm_end_ns: int
     landed_ns: int
 
+    @property
+    def landed_after_ns(self) -> int:
+        """How long after the last tile the last row landed; 0 where it landed before."""
+        return max(self.landed_ns - self.gemm_end_ns, 0)
+
 
 def to_chrome_trace(timelines: Iterable[Timeline]) -> str:
     """JSON for chrome://tracing or Perfetto: one process a rank, one row a worker thread,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 #include <vector>
 
 #include "core/text.hpp"
@@ -14,18 +13,17 @@ int64_t ns(uint64_t stamp) { return static_cast<int64_t>(stamp); }
 
 // A lane turns to its next piece while the rows of the last one still land. So that a worker does one thing at a time,
 // a copy is taken to end there; a lane's last copy ends when its rows have landed.
-std::vector<uint64_t> ends_of_copies(std::span<const PieceStamp> shipped) {
-  std::vector<size_t> in_order(shipped.size());
-  std::iota(in_order.begin(), in_order.end(), size_t{0});
-  std::sort(in_order.begin(), in_order.end(), [&](size_t a, size_t b) {
-    return std::tie(shipped[a].lane, shipped[a].wait_begin_ns) < std::tie(shipped[b].lane, shipped[b].wait_begin_ns);
-  });
+std::vector<uint64_t> ends_of_copies(std::span<const PieceStamp> shipped, int32_t lanes) {
+  std::vector<size_t> latest_first(shipped.size());
+  std::iota(latest_first.begin(), latest_first.end(), size_t{0});
+  std::sort(latest_first.begin(), latest_first.end(),
+            [&](size_t a, size_t b) { return shipped[a].wait_begin_ns > shipped[b].wait_begin_ns; });
+  std::vector<uint64_t> turned_away(static_cast<size_t>(lanes), ~uint64_t{0});
   std::vector<uint64_t> ends(shipped.size());
-  for (size_t place = 0; place < in_order.size(); ++place) {
-    const PieceStamp& piece = shipped[in_order[place]];
-    const PieceStamp* next = place + 1 < in_order.size() ? &shipped[in_order[place + 1]] : nullptr;
-    const bool followed = next != nullptr && next->lane == piece.lane;
-    ends[in_order[place]] = followed ? std::min(piece.copy_end_ns, next->wait_begin_ns) : piece.copy_end_ns;
+  for (const size_t i : latest_first) {
+    uint64_t& next_begin = turned_away[shipped[i].lane];
+    ends[i] = std::min(shipped[i].copy_end_ns, next_begin);
+    next_begin = shipped[i].wait_begin_ns;
   }
   return ends;
 }
@@ -63,7 +61,7 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
                                .end_ns = ns(tile.stamp.end_ns)});
     begin = ns(tile.stamp.end_ns);
   }
-  const std::vector<uint64_t> copied = ends_of_copies(shipped.first(pieces.size()));
+  const std::vector<uint64_t> copied = ends_of_copies(shipped.first(pieces.size()), consumer_lanes);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const PieceStamp& stamp = shipped[i];
     const auto add = [&](Span span, uint64_t begin, uint64_t end) {

@@ -25,7 +25,7 @@ from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 from tileoverlap.counts import RouteCounts
 from tileoverlap.placement import Placement
-from tileoverlap.timeline import Timeline, overlap_times
+from tileoverlap.timeline import overlap_times
 
 __all__ = ["measure_operator"]
 
@@ -101,7 +101,8 @@ def measure_operator(
                     )
                     variants[f"b2_{chunks}"] = graph(run)
     times = interleaved(torch, variants, repetitions)
-    lag = median(_landed_after_us(timeline) for timeline in rank.timelines(comm_sms, _RECORDED))
+    recorded = [overlap_times([timeline]) for timeline in rank.timelines(comm_sms, _RECORDED)]
+    lag_us = 1e-3 * median(times.landed_after_ns for times in recorded)
     rank.check()
     us = {name: timing.median for name, timing in times.items()}
     longest = max(us["gemm"], us["copy"])
@@ -129,7 +130,7 @@ def measure_operator(
         "over_b1": us["b1"] / ours,
         "bound": (us["gemm"] + us["copy"]) / longest,
         "reached": longest / ours,
-        "overlap_timeline": 1.0 - lag / us["copy"],
+        "overlap_timeline": 1.0 - lag_us / us["copy"],
         "overlap_wall": (us["gemm"] + us["copy"] - ours) / us["copy"],
     }
     if bases:
@@ -138,12 +139,6 @@ def measure_operator(
         if chunked:
             row["over_b2"] = min(chunked) / ours
     return row
-
-
-def _landed_after_us(timeline: Timeline) -> float:
-    """How long after the last tile the last row landed."""
-    times = overlap_times([timeline])
-    return max(0.0, 1e-3 * (times.landed_ns - times.gemm_end_ns))
 
 
 def _then_return(rank: LoopBack, gemm: Launch, comm_sms: int) -> Launch:

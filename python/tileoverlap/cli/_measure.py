@@ -226,7 +226,7 @@ def _record(times: OperatorTimes, begin: int, end: int, layers: list[MoeLayer]) 
     times.begin.append(begin)
     times.end.append(end)
     times.gemm.append(max(max(t.gemm_end_ns - t.first_ns, 0) for t in by_rank))
-    times.after_gemm.append(max(max(t.landed_ns - t.gemm_end_ns, 0) for t in by_rank))
+    times.after_gemm.append(max(t.landed_after_ns for t in by_rank))
     times.operator.append(max(max(t.gemm_end_ns, t.landed_ns) - t.first_ns for t in by_rank))
 
 
