@@ -203,6 +203,18 @@ def test_a_process_has_one_world():
     launch(2, "second_world")
 
 
+@pytest.mark.case("D11.5")
+@needs_mps
+@pytest.mark.parametrize("order", ["program_first", "library_first"])
+def test_a_program_with_nvshmem_kernels_of_its_own(order: str):
+    program = os.environ.get("TILEOVERLAP_NVSHMEM_PROGRAM", "")
+    if not program:
+        pytest.skip(
+            "needs TILEOVERLAP_NVSHMEM_PROGRAM, the path of the build's cpp_tests/nvshmem_program"
+        )
+    assert start([str(MPS), "-n", "2", program, order]).count("20 rounds right") == 2
+
+
 @pytest.mark.case("D11.7")
 @needs_mps
 def test_a_heap_that_is_too_small_is_named():

@@ -28,7 +28,9 @@ part_build() {
   cmake --preset cuda -B "$build" -DTILEOVERLAP_BUILD_PYTHON=ON -DTILEOVERLAP_BUILD_BENCH=ON -DTILEOVERLAP_WERROR=OFF \
     -DTILEOVERLAP_NVSHMEM=AUTO \
     -DPython_EXECUTABLE="$(command -v "$python")" >"$out/configure.log" 2>&1 || { tail -n 30 "$out/configure.log"; return 1; }
-  cmake --build "$build" --target tileoverlap gpu_test gpu_grid _core >"$out/build.log" 2>&1 ||
+  local -a targets=(tileoverlap gpu_test gpu_grid _core)
+  ! grep -q '^build nvshmem_program:' "$build/build.ninja" || targets+=(nvshmem_program)
+  cmake --build "$build" --target "${targets[@]}" >"$out/build.log" 2>&1 ||
     { grep -m 5 -E 'error|FAILED' "$out/build.log"; tail -n 30 "$out/build.log"; return 1; }
 }
 part_cpp() { "$gpu_test" --gtest_output="xml:$out/gpu_test.xml" --gtest_brief=1; }
@@ -49,7 +51,10 @@ gpu_pytest() {
   package && PYTHONPATH=$out/site "$python" -m pytest -q -m gpu -p no:cacheprovider --junitxml="$out/$name.xml" "$@"
 }
 part_python() { gpu_pytest pytest_gpu --ignore=py_tests/test_gpu_nvshmem.py py_tests; }
-part_nvshmem() { gpu_pytest pytest_nvshmem py_tests/test_gpu_nvshmem.py; }
+part_nvshmem() {
+  [[ ! -x $build/cpp_tests/nvshmem_program ]] || export TILEOVERLAP_NVSHMEM_PROGRAM=$build/cpp_tests/nvshmem_program
+  gpu_pytest pytest_nvshmem py_tests/test_gpu_nvshmem.py
+}
 part_grid() { "$build/tools/bench/gpu_grid" --json "$out/grid.json"; }
 part_sanitize() {
   local tool
