@@ -37,6 +37,18 @@ def gpu_marks() -> list[Any]:
     return [pytest.mark.gpu, pytest.mark.skipif(bool(why), reason=why)]
 
 
+def needs_stores() -> Any:
+    """A mark of tests whose GEMM stores rows at their owners: transfer="store"."""
+    devices = to.cuda_devices()
+    return pytest.mark.skipif(
+        not devices or devices[0].capability != (9, 0),
+        reason="needs a GPU of compute capability 9.0",
+    )
+
+
+TRANSFERS = ("ship", pytest.param("store", marks=needs_stores()))
+
+
 def to_gpu(values: Any) -> Any:
     """A float or integer array or a Bf16Array as a torch tensor on the GPU."""
     import torch
@@ -92,6 +104,7 @@ class GpuLayer:
         expert: str = "single",
         dtype: str = "bfloat16",
         seed: int = 0,
+        transfer: str = "ship",
         faults: to.CudaFaults | None = None,
         timeout_s: float = LIMIT_S,
         **plan: Any,
@@ -112,7 +125,7 @@ class GpuLayer:
         world = placement.world
         self.streams = [torch.cuda.Stream(DEVICE) for _ in range(world)]
         self.layers = [
-            to.CudaExecutor(transport, faults=faults).prepare_layer(
+            to.CudaExecutor(transport, transfer=transfer, faults=faults).prepare_layer(
                 placement=placement,
                 dtype=dtype,
                 expert=expert,

@@ -203,7 +203,8 @@ def run_calls(
 ) -> str:
     order = np.random.default_rng(11)
     with start_world(me, options) as world:
-        rank = Rank(case, world.transport, reference, faults=disorder(me.rank))
+        transfer = options.get("transfer", "ship")
+        rank = Rank(case, world.transport, reference, faults=disorder(me.rank), transfer=transfer)
         begin = time.monotonic()
         for call in range(calls):
             at = int(order.integers(len(pool))) if call >= len(pool) else call
@@ -211,6 +212,21 @@ def run_calls(
             assert same_bits([got], [wanted[at]]), f"call {call}, inputs {at}: wrong bits"
         took = time.monotonic() - begin
         said = f"{calls} calls equal, {1e6 * took / max(1, calls):.0f} us a call, {world!r}"
+        rank.layer.close()
+    return said
+
+
+def stores_refused(me: Any, options: Options) -> str:
+    """What needs mapped memory is refused where peers are reached by puts, and nothing else is."""
+    case = Case(options, me.world)
+    with case.in_process() as reference, start_world(me, options) as world:
+        said = refused(
+            lambda: Rank(case, world.transport, reference, transfer="store"), to.InvalidArgument
+        )
+        assert "transfer = store" in said, said
+        rank = Rank(case, world.transport, reference)
+        inputs = case.random(1)
+        assert same_bits([rank.forward(inputs)], [reference.run(*inputs)[me.rank]])
         rank.layer.close()
     return said
 

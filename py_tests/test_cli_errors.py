@@ -87,6 +87,8 @@ def test_bad_values_are_refused(command, arguments, words, capsys):
         (["--sms", "0"], ["--sms", "0"]),
         (["--sms", "8"], ["--sms", "no meaning on the device cpu"]),
         (["--comm-sms", "1"], ["--comm-sms", "no meaning on the device cpu"]),
+        (["--transfer", "store"], ["--transfer", "no meaning on the device cpu"]),
+        (["--transfer", "mail"], ["--transfer", "ship", "store", "mail"]),
         (["--expert", "relu"], ["--expert", "single, gelu or silu_gate", "'relu'"]),
         (["--producer-threads", "0"], ["--producer-threads", "0"]),
         (["--consumer-threads", "x"], ["--consumer-threads", "'x'"]),

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gpu_support import gpu_marks
+from gpu_support import gpu_marks, needs_stores
 
 import tileoverlap as to
 
@@ -83,6 +83,12 @@ class TestOnAGpu:
         report = run_json("--device", "cuda", "--ranks", "2", "--sms", "9", "--comm-sms", "2")
         assert report["correct"]
         assert (report["gpu"]["sms_a_rank"], report["gpu"]["comm_sms_a_rank"]) == (9, 2)
+
+    @needs_stores()
+    def test_the_gemm_can_store_rows_at_their_owners(self):
+        report = run_json("--device", "cuda", "--transfer", "store")
+        assert report["correct"]
+        assert report["gpu"]["transfer"] == "store"
 
 
 def test_a_layer_on_real_routing_is_correct(real_trace: Path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gpu_support import gpu_marks
 
-from tileoverlap.bench.checks import WrongResult, check_gemm, check_operator
+from tileoverlap.bench.checks import WrongResult, check_gemm, check_operator, check_stored
 from tileoverlap.bench.layer import measure_correctness, measure_layer
 from tileoverlap.bench.loop_back import (
     LINKS,
@@ -53,6 +53,8 @@ def test_the_operator_gives_right_rows_at_their_owners(
     _, _, tensors, rank = small(mode, layout, dtype, link)
     for comm_sms in (1, 8):
         check_operator(torch, rank, tensors, comm_sms, dtype)
+    if rank.can_store:
+        check_stored(torch, rank, tensors)
 
 
 @pytest.mark.parametrize("link", LINKS)

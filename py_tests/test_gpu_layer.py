@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_support import DTYPES, GpuLayer, gpu_marks, is_zero, outs, settle, to_gpu, to_host
+from gpu_support import (
+    DTYPES,
+    TRANSFERS,
+    GpuLayer,
+    gpu_marks,
+    is_zero,
+    outs,
+    settle,
+    to_gpu,
+    to_host,
+)
 from support import as_dtype, random_ids, random_weights, same_bits
 
 import tileoverlap as to
@@ -275,11 +285,13 @@ def test_a_capture_returns_at_once():
 
 @pytest.mark.case("D10.4")
 @pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("mode", ["overlapped", "serial"])
-def test_a_replay_follows_what_the_tensors_hold(world: int, mode: str):
+def test_a_replay_follows_what_the_tensors_hold(world: int, transfer: str, mode: str):
     """D10.4: x, ids and weights change between replays."""
     tokens = (70, 40)[:world]
-    with made(to.Placement.even(world=world, experts=4), expert="silu_gate") as layer:
+    placement = to.Placement.even(world=world, experts=4)
+    with made(placement, expert="silu_gate", transfer=transfer) as layer:
         first = random_call(layer, 14, tokens)
         layer.check(*first)
         call = layer.put(*first)
@@ -319,8 +331,9 @@ def test_many_replays_need_no_memory_of_the_capture():
             assert same_bits(outs(call), wanted)
 
 
-def test_calls_and_replays_may_take_turns():
-    with made(to.Placement.even(world=2, experts=4)) as layer:
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_calls_and_replays_may_take_turns(transfer: str):
+    with made(to.Placement.even(world=2, experts=4), transfer=transfer) as layer:
         arguments = random_call(layer, 18, (70, 40))
         wanted = layer.check(*arguments)
         call = layer.put(*arguments)

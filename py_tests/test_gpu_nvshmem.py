@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_support import DTYPES, gpu_marks
+from gpu_support import DTYPES, gpu_marks, needs_stores
 
 import tileoverlap as to
 
@@ -87,6 +87,21 @@ def start(command: list[str], *, code: int = 0, limit_s: int = 60, **variables: 
 def test_four_ranks_give_the_bits_of_ranks_of_one_process(dtype: str, layout: str, map_peers: str):
     said = launch(4, "soak", calls=CALLS, dtype=dtype, layout=layout, map_peers=map_peers)
     assert said.count(f"{CALLS} calls equal") == 4
+
+
+@needs_mps
+@needs_stores()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_four_ranks_whose_gemms_store_rows_at_their_owners(dtype: str):
+    said = launch(4, "soak", calls=CALLS, dtype=dtype, transfer="store")
+    assert said.count(f"{CALLS} calls equal") == 4
+
+
+@needs_mps
+@needs_stores()
+def test_rows_are_not_stored_where_memory_is_not_mapped():
+    said = launch(2, "stores_refused", map_peers="no")
+    assert said.count("NVSHMEM's puts") == 2
 
 
 @needs_mps

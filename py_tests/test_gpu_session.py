@@ -404,6 +404,11 @@ def test_counts_of_sms_are_checked(options: dict[str, int], words: str):
         to.CudaExecutor(to.DeviceWorld(0).transport(0), **options)
 
 
+def test_another_way_to_transfer_rows_is_refused():
+    with pytest.raises(to.InvalidArgument, match="transfer must be .*ship.*store.*got 'mail'"):
+        to.CudaExecutor(to.DeviceWorld(0).transport(0), transfer="mail")
+
+
 def test_more_sms_than_there_are_are_refused():
     sms = to.cuda_devices()[0].sms
     executor = to.CudaExecutor(to.DeviceWorld(0).transport(0), sms=sms + 1)

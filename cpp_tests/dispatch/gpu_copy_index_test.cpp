@@ -71,7 +71,8 @@ Made make_on_gpu(const Routed& routed, const Plan& plan, const HostTensor& ids, 
   std::vector<Piece> pieces;
   constexpr int64_t kPieceRows = 16;
   build_pieces(*plan, kPieceRows, pieces);
-  const auto layout = DevicePlanLayout::make(world, experts, plan.bands(), static_cast<int64_t>(pieces.size()));
+  const auto layout = DevicePlanLayout::make(world, experts, plan->placement.experts_on(plan->rank), plan.bands(),
+                                             static_cast<int64_t>(pieces.size()));
   std::vector<int64_t> image(static_cast<size_t>(layout.total) / sizeof(int64_t) + 1);
   auto* bytes = reinterpret_cast<std::byte*>(image.data());
   write_plan(*plan, kPieceRows, layout, bytes);

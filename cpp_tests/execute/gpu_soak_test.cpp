@@ -73,14 +73,22 @@ std::vector<int64_t> some_tokens(Random& random) {
   return tokens;
 }
 
-GpuSetup soak_setup(Layout layout) {
-  GpuSetup setup{.plan = {.tile_m = 128, .tile_n = 128, .layout = layout, .bands_per_segment = 2}};
+struct Way {
+  Layout layout;
+  Transfer transfer;
+
+  std::string text() const { return std::string(name(layout)) + (transfer == Transfer::kStore ? "_store" : "_ship"); }
+};
+
+GpuSetup soak_setup(const Way& way) {
+  GpuSetup setup{.plan = {.tile_m = 128, .tile_n = 128, .layout = way.layout, .bands_per_segment = 2}};
   setup.max_tokens = kMostTokens;
   // Ranks differ in SMs and in haste.
   setup.cuda = std::vector<CudaOptions>(kRanks);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     CudaOptions& options = setup.cuda[static_cast<size_t>(rank)];
     options.comm_sms = 1 + rank % 3;
+    options.transfer = way.transfer;
     options.faults = {.shuffle_seed = static_cast<uint64_t>(rank) + 1, .max_delay_us = 3 * rank, .poison = true};
   }
   return setup;
@@ -201,15 +209,22 @@ Expected uploaded(const std::vector<HostTensor>& outs) {
   return expected;
 }
 
-class GpuSoak : public ::testing::TestWithParam<Layout> {
+class GpuSoak : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     TILEOVERLAP_NEEDS_GPU();
+    if (GetParam().transfer == Transfer::kStore && !testing::gpu_stores_to_owners()) {
+      GTEST_SKIP() << "needs a GPU of compute capability 9.0";
+    }
     testing::load_busy_kernels();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Layouts, GpuSoak, ::testing::Values(Layout::kCompact, Layout::kOwnerAligned),
-                         [](const auto& test) { return std::string(name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Ways, GpuSoak,
+                         ::testing::Values(Way{Layout::kCompact, Transfer::kShip},
+                                           Way{Layout::kOwnerAligned, Transfer::kShip},
+                                           Way{Layout::kCompact, Transfer::kStore},
+                                           Way{Layout::kOwnerAligned, Transfer::kStore}),
+                         [](const auto& test) { return test.param.text(); });
 
 TEST_P(GpuSoak, EveryCallGivesItsOwnResult) {
   constexpr size_t kPool = 64;
@@ -249,19 +264,19 @@ TEST_P(GpuSoak, EveryCallGivesItsOwnResult) {
                   .stream = [&](int32_t rank) { return world.stream(rank); },
                   .synchronize_all = [&] { world.synchronize_all(); },
                   .synchronize = [&](int32_t rank) { world.session(rank).synchronize(); }};
-  soak.run(std::string("session, ") + name(GetParam()));
+  soak.run("session, " + GetParam().text());
 }
 
 TEST_P(GpuSoak, EveryLayerCallGivesItsOwnResult) {
   constexpr size_t kPool = 32;
   Random random(302);
-  testing::LayerInputs inputs =
-      make_layer_inputs(random, {.placement = Placement::from_begins({0, 3, 3, 6, 8}),
-                                 .expert = GetParam() == Layout::kCompact ? ExpertKind::kSiluGate : ExpertKind::kGelu,
-                                 .hidden = 128,
-                                 .inner = 64,
-                                 .top_k = 2,
-                                 .tokens = std::vector<int64_t>(kRanks, kMostTokens)});
+  testing::LayerInputs inputs = make_layer_inputs(
+      random, {.placement = Placement::from_begins({0, 3, 3, 6, 8}),
+               .expert = GetParam().layout == Layout::kCompact ? ExpertKind::kSiluGate : ExpertKind::kGelu,
+               .hidden = 128,
+               .inner = 64,
+               .top_k = 2,
+               .tokens = std::vector<int64_t>(kRanks, kMostTokens)});
   testing::GpuLayerWorld world(inputs, soak_setup(GetParam()));
   GpuSetup plain;
   plain.plan = soak_setup(GetParam()).plan;
@@ -292,7 +307,7 @@ TEST_P(GpuSoak, EveryLayerCallGivesItsOwnResult) {
                   .stream = [&](int32_t rank) { return world.stream(rank); },
                   .synchronize_all = [&] { world.synchronize_all(); },
                   .synchronize = [&](int32_t rank) { world.layer(rank).synchronize(); }};
-  soak.run(std::string("layer, ") + name(GetParam()));
+  soak.run("layer, " + GetParam().text());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 namespace tileoverlap {
 
 bool operator==(const ScheduledBand& a, const ScheduledBand& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool operator==(const StoredRun& a, const StoredRun& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 bool operator==(const Piece& a, const Piece& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 void PrintTo(const ScheduledBand& band, std::ostream* out) {
   *out << "(" << band.band << ", " << band.expert << ", " << band.group_begin << ", " << band.group_size << ")";
@@ -28,6 +29,9 @@ void PrintTo(const ScheduledBand& band, std::ostream* out) {
 void PrintTo(const Piece& piece, std::ostream* out) {
   *out << "(" << piece.first_band << ", " << piece.last_band << ", " << piece.peer << ", " << piece.segment << ", "
        << piece.expert << ", " << piece.row_count << ", " << piece.row_begin << ", " << piece.remote_row << ")";
+}
+void PrintTo(const StoredRun& run, std::ostream* out) {
+  *out << "(" << run.row_begin << ", " << run.row_count << ", " << run.owner << ", " << run.remote_row << ")";
 }
 
 namespace {
@@ -63,6 +67,10 @@ class Image {
   DevicePlan plan() { return layout_.at(data()); }
   const PlanHead& head() { return *plan().head; }
   std::vector<ScheduledBand> order() { return {plan().order, plan().order + head().bands}; }
+  std::vector<StoredRun> runs() {
+    const int64_t bytes = layout_.order - layout_.runs;  // with what aligns the order
+    return {plan().runs, plan().runs + bytes / static_cast<int64_t>(sizeof(StoredRun))};
+  }
   std::vector<Piece> pieces() { return {plan().pieces, plan().pieces + head().pieces}; }
   bool untouched(int64_t begin, int64_t end) const {
     const auto* bytes = reinterpret_cast<const unsigned char*>(words_.data());
@@ -92,8 +100,9 @@ struct Call {
   int32_t refused_by = -1;
 };
 
-DevicePlanLayout layout_of(const Call& call, int64_t bands, int64_t pieces) {
-  return DevicePlanLayout::make(call.placement.world(), call.placement.experts(), bands, pieces);
+DevicePlanLayout layout_of(const Call& call, int32_t rank, int64_t bands, int64_t pieces) {
+  return DevicePlanLayout::make(call.placement.world(), call.placement.experts(), call.placement.experts_on(rank),
+                                bands, pieces);
 }
 
 PlannerResult plan_on(int32_t threads, const Call& call, int32_t rank, const DevicePlanLayout& layout, Image& image) {
@@ -147,7 +156,7 @@ int64_t pieces_of(const Plan& plan, int64_t piece_rows) {
 void expect_same(int32_t threads, const Call& call, int32_t rank) {
   const Plan plan = make_plan(call.placement, rank, call.counts, call.n, call.options);
   const int64_t bands = plan.bands(), pieces = pieces_of(plan, call.piece_rows);
-  const DevicePlanLayout layout = layout_of(call, bands, pieces);
+  const DevicePlanLayout layout = layout_of(call, rank, bands, pieces);
   Image expected(layout), planned(layout);
   write_plan(*plan, call.piece_rows, layout, expected.data());
   const PlannerResult result = plan_on(threads, call, rank, layout, planned);
@@ -162,6 +171,7 @@ void expect_same(int32_t threads, const Call& call, int32_t rank) {
   ASSERT_EQ(planned.order(), expected.order());
   ASSERT_EQ(planned.pieces(), expected.pieces());
   ASSERT_EQ(rows_of(call, planned), rows_of(call, expected));
+  ASSERT_EQ(planned.runs(), expected.runs());
   ASSERT_TRUE(planned.only_what_is_needed());
   ASSERT_TRUE(expected.only_what_is_needed());
 }
@@ -177,7 +187,7 @@ TEST(DevicePlanner, WritesTheHandCheckedPlan) {
                   .n = 6,
                   .piece_rows = 3};
   for (const int32_t threads : {1, 3, 64}) {
-    const DevicePlanLayout layout = layout_of(call, 10, 10);
+    const DevicePlanLayout layout = layout_of(call, 0, 10, 10);
     Image image(layout);
     const PlannerResult result = plan_on(threads, call, 0, layout, image);
     EXPECT_EQ(result.bands, 5);
@@ -188,6 +198,10 @@ TEST(DevicePlanner, WritesTheHandCheckedPlan) {
     // Expert 0 has bands 0..1 with remote rows and band 2 without, expert 1 bands 3..4, both with remote rows.
     EXPECT_EQ(image.order(),
               (std::vector<ScheduledBand>{{0, 0, 0, 1}, {1, 0, 1, 1}, {3, 1, 2, 2}, {4, 1, 2, 2}, {2, 0, 4, 1}}));
+    const std::vector<StoredRun> runs = image.runs();
+    EXPECT_EQ(std::vector(runs.begin(), runs.begin() + 6),
+              (std::vector<StoredRun>{
+                  {0, 5, 1, 0}, {5, 2, 2, 0}, {7, 3, 0, 0}, {12, 0, 1, 5}, {12, 6, 2, 2}, {18, 1, 0, 3}}));
     // Owner 1 sends rows 0..4 to expert 0: the first segment of all is one band; owner 2 rows 5..6; then owner 2 rows
     // 12..17 to expert 1: the last segment of all is one band.
     EXPECT_EQ(image.pieces(), (std::vector<Piece>{{0, 0, 1, 0, 0, 3, 0, 0},
@@ -253,7 +267,7 @@ TEST(DevicePlanner, CountsBeyond32BitsInRows) {
 
 TEST(DevicePlanner, LeavesARefusedCallNothingToDo) {
   Call call{.placement = kPlacement, .counts = kCounts, .options = {.tile_m = 4}, .refused_by = 2};
-  const DevicePlanLayout layout = layout_of(call, 10, 10);
+  const DevicePlanLayout layout = layout_of(call, 0, 10, 10);
   for (const int32_t threads : {1, 3, 64}) {
     Image image(layout);
     const PlannerResult result = plan_on(threads, call, 0, layout, image);
@@ -276,7 +290,7 @@ TEST(DevicePlanner, WritesNoBandAndNoPieceWhereThereIsNoRoomForAll) {
   const int64_t bands = plan.bands(), pieces = pieces_of(plan, call.piece_rows);
   for (const auto& [band_room, piece_room] :
        {std::pair{bands - 1, pieces}, {bands, pieces - 1}, {int64_t{0}, pieces}}) {
-    const DevicePlanLayout layout = layout_of(call, band_room, piece_room);
+    const DevicePlanLayout layout = layout_of(call, 0, band_room, piece_room);
     Image image(layout);
     const PlannerResult result = plan_on(7, call, 0, layout, image);
     EXPECT_TRUE(result.too_large);
@@ -309,7 +323,7 @@ TEST(WritePlan, RefusesAPlanThatDoesNotFitAndWritesNothing) {
   const Call call{.placement = kPlacement, .counts = kCounts, .options = {.tile_m = 4}};
   const Plan plan = make_plan(kPlacement, 0, kCounts, call.n, call.options);
   for (const auto& [bands, pieces] : {std::pair{4, 5}, {5, 4}}) {
-    const DevicePlanLayout layout = layout_of(call, bands, pieces);
+    const DevicePlanLayout layout = layout_of(call, 0, bands, pieces);
     Image image(layout);
     EXPECT_THAT(testing::message_of<CapacityError>([&] { write_plan(*plan, 4, layout, image.data()); }),
                 Says("rank 0", "has 5 bands", "5 pieces to send", "room for " + std::to_string(bands) + " bands",

@@ -38,6 +38,9 @@ inline std::vector<GpuTile> gpu_tiles() {
   return tiles;
 }
 
+// Whether its GEMM can store rows at their owners: Transfer::kStore.
+inline bool gpu_stores_to_owners() { return cuda_devices().at(0).capability == 90; }
+
 // Shuffled, delayed and poisoned: what no result may depend on.
 inline GpuSetup disordered(uint64_t seed, int32_t max_delay_us = 20) {
   GpuSetup setup;

@@ -39,6 +39,12 @@ void bind_bench(nb::module_& module) {
                             stream_at(stream));
           },
           nb::arg("rows"), nb::arg("weights"), nb::arg("output"), nb::arg("comm_sms"), nb::arg("stream"))
+      .def(
+          "stored",
+          [](LoopBack& self, const Tensor& rows, const Tensor& weights, const Tensor& output, uintptr_t stream) {
+            self.stored({.rows = rows.arg(), .weights = weights.arg(), .output = output.arg()}, stream_at(stream));
+          },
+          nb::arg("rows"), nb::arg("weights"), nb::arg("output"), nb::arg("stream"))
       .def("record", &LoopBack::record, nb::arg("on"))
       .def("timeline", &LoopBack::timeline, WithoutGil())
       .def(
@@ -47,7 +53,8 @@ void bind_bench(nb::module_& module) {
       .def("check", &LoopBack::check)
       .def_prop_ro("sms", &LoopBack::sms)
       .def_prop_ro("shipped_bytes", &LoopBack::shipped_bytes)
-      .def_prop_ro("kernel", &LoopBack::kernel);
+      .def_prop_ro("kernel", &LoopBack::kernel)
+      .def_prop_ro("can_store", &LoopBack::can_store);
   module.def(
       "make_loop_back",
       [](const Plan& plan, const std::string& dtype, int64_t k, int32_t device, Link link) {

@@ -185,6 +185,7 @@ void bind_executor(nb::module_& module) {
 }
 
 void bind_cuda_executor(nb::module_& module) {
+  nb::enum_<Transfer>(module, "Transfer").value("ship", Transfer::kShip).value("store", Transfer::kStore);
   nb::class_<CudaDevice>(module, "CudaDevice")
       .def_ro("number", &CudaDevice::number)
       .def_ro("name", &CudaDevice::name)
@@ -196,18 +197,20 @@ void bind_cuda_executor(nb::module_& module) {
   module.def("why_no_cuda_device", &why_no_cuda_device, WithoutGil());
   module.def(
       "make_cuda_executor",
-      [](std::shared_ptr<Transport> transport, int32_t sms, int32_t comm_sms, uint64_t shuffle_seed,
+      [](std::shared_ptr<Transport> transport, int32_t sms, int32_t comm_sms, Transfer transfer, uint64_t shuffle_seed,
          int32_t max_delay_us, int32_t withhold_band, bool poison, uint64_t first_epoch) {
         return make_cuda_executor(std::move(transport), {.sms = sms,
                                                          .comm_sms = comm_sms,
+                                                         .transfer = transfer,
                                                          .faults = {.shuffle_seed = shuffle_seed,
                                                                     .max_delay_us = max_delay_us,
                                                                     .withhold_band = withhold_band,
                                                                     .poison = poison,
                                                                     .first_epoch = first_epoch}});
       },
-      nb::arg("transport"), nb::kw_only(), nb::arg("sms"), nb::arg("comm_sms"), nb::arg("shuffle_seed"),
-      nb::arg("max_delay_us"), nb::arg("withhold_band"), nb::arg("poison"), nb::arg("first_epoch"));
+      nb::arg("transport"), nb::kw_only(), nb::arg("sms"), nb::arg("comm_sms"), nb::arg("transfer"),
+      nb::arg("shuffle_seed"), nb::arg("max_delay_us"), nb::arg("withhold_band"), nb::arg("poison"),
+      nb::arg("first_epoch"));
 }
 
 }  // namespace

@@ -6,11 +6,22 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from tileoverlap import _core
-from tileoverlap._args import as_instance, as_int
+from tileoverlap._args import as_choice, as_instance, as_int
 from tileoverlap.executor import Executor, Faults
 from tileoverlap.transport import Transport
 
-__all__ = ["CudaDevice", "CudaExecutor", "CudaFaults", "cuda_devices", "why_no_cuda_device"]
+__all__ = [
+    "TRANSFERS",
+    "CudaDevice",
+    "CudaExecutor",
+    "CudaFaults",
+    "cuda_devices",
+    "why_no_cuda_device",
+]
+
+TRANSFERS = ("ship", "store")
+"""How overlapped calls return rows: a kernel on a few SMs ships them, or the GEMM, on all SMs,
+stores them in the memory of their owners itself."""
 
 
 class CudaDevice(NamedTuple):
@@ -69,7 +80,7 @@ class CudaExecutor(Executor):
       rank would wait for what stands behind it. Beyond two such ranks set
       CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, or streams may share a queue.
 
-    Results do not depend on `sms`, `comm_sms` or faults.
+    Results do not depend on `sms`, `comm_sms`, `transfer` or faults.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class CudaExecutor(Executor):
         *,
         sms: int | None = None,
         comm_sms: int | None = None,
+        transfer: str = "ship",
         faults: CudaFaults | None = None,
     ) -> None:
         """Makes one rank's executor.
@@ -88,11 +100,15 @@ class CudaExecutor(Executor):
                 ranks on it.
             comm_sms: of these, SMs that ship rows while the GEMM runs on the others; None: one in
                 fourteen, at least one.
+            transfer: "ship", or "store": all peers' memory must be mapped, and the GPU of compute
+                capability 9.0. Then the GEMM has all of `sms`, and waits where the link is slower
+                than it writes. Each rank chooses for itself.
             faults: disorder for tests.
 
         Raises:
-            InvalidArgument: a transport on the CPU, a count that is not positive. `prepare` raises
-                it for counts that the device does not have.
+            InvalidArgument: a transport on the CPU, a count that is not positive, another word for
+                `transfer`. `prepare` raises it for counts that the device does not have, and where
+                "store" is not possible.
             Error: the library was built without CUDA.
         """
         as_instance("transport", transport, Transport)
@@ -101,6 +117,7 @@ class CudaExecutor(Executor):
             transport._core,
             sms=_as_count("sms", sms),
             comm_sms=_as_count("comm_sms", comm_sms),
+            transfer=_core.Transfer[as_choice("transfer", transfer, TRANSFERS)],
             **asdict(chosen),
         )
         super().__init__(core, transport, cuda_device=transport._core.device[1])

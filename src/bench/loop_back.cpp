@@ -60,8 +60,8 @@ class OneGpuLoopBack final : public LoopBack {
     producer_->load();
     peer_kernels().load(false);
     upload_plan();
-    const int64_t staging_rows = *std::max_element(plan->copies_of.begin(), plan->copies_of.end());
-    layout_ = WorkspaceLayout::make(plan_.world(), {.staging = staging_rows * row_bytes()});
+    staging_rows_ = *std::max_element(plan->copies_of.begin(), plan->copies_of.end());
+    layout_ = WorkspaceLayout::make(plan_.world(), {.staging = staging_rows_ * row_bytes()});
     std::vector<std::byte*> parts;
     for (int32_t rank = 0; rank < plan_.world(); ++rank) {
       // Its own part, which it polls, lies on its GPU, and needs words only: nothing is returned to it.
@@ -95,35 +95,35 @@ class OneGpuLoopBack final : public LoopBack {
   void produce(const LoopBackTensors& tensors, int32_t sms, bool publish, void* stream) override {
     check_sms("sms", sms, sms_);
     const DeviceGuard guard(device_);
-    const DevicePlan plan = device_plan();
-    const Placement& placement = plan_->placement;
-    const int32_t experts = placement.experts_on(plan_->rank);
-    const TensorView rows = matrix(tensors.rows, "rows", k_, "[rows, K]", false);
-    const TensorView output = matrix(tensors.output, "output", plan_->n, "[rows, N]", true);
-    const TensorView weights = check_tensor(tensors.weights, {.argument = "weights",
-                                                              .dtypes = {dtype_},
-                                                              .shape = {experts, plan_->n, k_},
-                                                              .shape_names = "[experts on this rank, N, K]",
-                                                              .device = place(),
-                                                              .row_bytes = 16});
-    GemmTask task{.head = plan.head,
-                  .order = plan.order,
-                  .first_expert = placement.begin(plan_->rank),
-                  .experts = experts,
-                  .rows = plan_->rows};
-    task.k = k_;
-    task.n = plan_->n;
-    task.input = rows.data;
-    task.input_stride = rows.strides[0];
-    task.weights = {.tensor = weights.data, .expert_stride = weights.strides[0], .row_stride = weights.strides[1]};
-    task.output = output.data;
-    task.output_stride = output.strides[0];
+    GemmTask task = gemm_task(tensors);
     if (publish) {
       task.publish.flags = flags();
       task.publish.epoch = &reinterpret_cast<const Control*>(control_.data())->epoch;
     }
-    if (recording_) task.publish.stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data());
     task.ctas = producer_ctas_ = sms;
+    producer_->launch(task, stream_of(stream));
+  }
+
+  void stored(const LoopBackTensors& tensors, void* stream) override {
+    const DeviceGuard guard(device_);
+    GemmTask task = gemm_task(tensors);
+    describe_owners(whole_rows(tensors.output).data);
+    const DevicePlan plan = device_plan();
+    peer_kernels().await_peers({.world = world(),
+                                .what = WaitFor::kCredit,
+                                .rows = plan.dispatched_rows,
+                                .row_bytes = row_bytes(),
+                                .totals = nullptr,
+                                .plan = plan.head,
+                                .stamps = nullptr},
+                               stream_of(stream));
+    task.store = {.runs = plan.runs,
+                  .run_count = task.experts * plan_.world(),
+                  .rank = plan_->rank,
+                  .maps = owners_.data(),
+                  .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+                  .counter = layout_.word_offset(Word::kReturned, plan_->rank)};
+    task.ctas = producer_ctas_ = sms_;
     producer_->launch(task, stream_of(stream));
   }
 
@@ -202,13 +202,58 @@ class OneGpuLoopBack final : public LoopBack {
     return rows * row_bytes();
   }
   std::string kernel() const override { return producer_->name(); }
+  bool can_store() const override { return producer_->owner_entry_bytes() > 0; }
 
  private:
+  GemmTask gemm_task(const LoopBackTensors& tensors) const {
+    const DevicePlan plan = device_plan();
+    const Placement& placement = plan_->placement;
+    const int32_t experts = placement.experts_on(plan_->rank);
+    const TensorView rows = matrix(tensors.rows, "rows", k_, "[rows, K]", false);
+    const TensorView output = matrix(tensors.output, "output", plan_->n, "[rows, N]", true);
+    const TensorView weights = check_tensor(tensors.weights, {.argument = "weights",
+                                                              .dtypes = {dtype_},
+                                                              .shape = {experts, plan_->n, k_},
+                                                              .shape_names = "[experts on this rank, N, K]",
+                                                              .device = place(),
+                                                              .row_bytes = 16});
+    GemmTask task{.head = plan.head,
+                  .order = plan.order,
+                  .first_expert = placement.begin(plan_->rank),
+                  .experts = experts,
+                  .rows = plan_->rows};
+    task.k = k_;
+    task.n = plan_->n;
+    task.input = rows.data;
+    task.input_stride = rows.strides[0];
+    task.weights = {.tensor = weights.data, .expert_stride = weights.strides[0], .row_stride = weights.strides[1]};
+    task.output = output.data;
+    task.output_stride = output.strides[0];
+    if (recording_) task.publish.stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data());
+    return task;
+  }
+  // The rank's own rows go to `output`.
+  void describe_owners(const std::byte* output) {
+    if (output == described_) return;
+    const size_t entry = producer_->owner_entry_bytes();
+    if (entry == 0) throw Error(text(producer_->name(), " cannot store rows to their owners"));
+    std::vector<std::byte> entries(static_cast<size_t>(plan_.world()) * entry);
+    for (int32_t owner = 0; owner < plan_.world(); ++owner) {
+      const bool own = owner == plan_->rank;
+      std::byte* to =
+          own ? const_cast<std::byte*>(output) : parts_memory_[static_cast<size_t>(owner)].data() + layout_.staging;
+      producer_->encode_owner(to, own ? plan_->rows : staging_rows_, plan_->n,
+                              entries.data() + static_cast<size_t>(owner) * entry);
+    }
+    owners_ = upload(entries.data(), entries.size());
+    described_ = output;
+  }
   void upload_plan() {
     const int64_t rows_a_piece = piece_rows(row_bytes(), plan_->options.tile_m);
     build_pieces(*plan_, rows_a_piece, pieces_);
-    plan_layout_ = DevicePlanLayout::make(plan_.world(), plan_->placement.experts(), plan_.bands(),
-                                          static_cast<int64_t>(pieces_.size()));
+    plan_layout_ =
+        DevicePlanLayout::make(plan_.world(), plan_->placement.experts(), plan_->placement.experts_on(plan_->rank),
+                               plan_.bands(), static_cast<int64_t>(pieces_.size()));
     std::vector<std::byte> image(static_cast<size_t>(plan_layout_.total));
     write_plan(*plan_, rows_a_piece, plan_layout_, image.data());
     plan_memory_ = upload(image.data(), image.size());
@@ -277,6 +322,9 @@ class OneGpuLoopBack final : public LoopBack {
   Event begun_, sent_;
   DevicePlanLayout plan_layout_;
   WorkspaceLayout layout_;
+  int64_t staging_rows_ = 0;  // of each peer
+  DeviceBytes owners_;
+  const std::byte* described_ = nullptr;  // the output that owners_ knows
   DeviceBytes plan_memory_, flags_, control_, parts_, tile_stamps_, piece_stamps_;
   std::vector<Part> parts_memory_;
   PinnedBytes status_;

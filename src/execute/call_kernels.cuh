@@ -87,17 +87,29 @@ __global__ void begin_call_kernel(const DeviceWorld world, CallStamps* stamps) {
   if (__syncthreads_and(met) != 0 && threadIdx.x == 0) world.control->connected = 1;
 }
 
+// The peer has read what the call before put into its input rows, or with kCredit into its staging.
 template <class Link>
 __device__ bool await_credit(const AwaitTask& task, const DeviceWatch<Link>& watch, int32_t peer) {
-  const uint64_t* credit = task.world.own_word(Word::kDispatchCredit, peer);
+  const Word word = task.what == WaitFor::kCredit ? Word::kCredit : Word::kDispatchCredit;
+  const uint64_t* credit = task.world.own_word(word, peer);
   const uint64_t before = task.world.control->epoch - 1;
-  // Acquire: pairs with the release in finish_call_kernel, behind the GEMM that read the peer's input rows.
+  // Acquire: pairs with the release in finish_call_kernel, behind the kernels that read the rows.
   return watch.wait(
-      {.what = WaitFor::kDispatchCredit, .peer = peer}, [&] { return Link::reached(credit, before); },
+      {.what = task.what, .peer = peer}, [&] { return Link::reached(credit, before); },
       [&](WaitRecord& record) {
         record.seen = ptx::load_relaxed_system(credit);
         record.expected = before;
       });
+}
+
+// Peers may be written to, and will know by which plan.
+template <class Link>
+__device__ bool await_return_credit(const AwaitTask& task, const DeviceWatch<Link>& watch, int32_t peer) {
+  if (task.rows[peer] == 0) return true;
+  if (!await_credit(task, watch, peer)) return false;
+  const int64_t word = task.world.layout.word_offset(Word::kPlan, task.world.rank);
+  Link::announce(task.world, peer, word, task.plan->fingerprint);
+  return true;
 }
 
 template <class Link>
@@ -143,16 +155,28 @@ __global__ void count_dispatched_kernel(const DeviceWorld world, const int64_t* 
 template <class Link>
 __global__ void await_peers_kernel(const AwaitTask task) {
   const DeviceWatch<Link> watch(task.world);
-  if (!watch.running()) return;
+  const bool running = watch.running();
+  const auto leave_nothing_to_compute = [&] {
+    if (task.what == WaitFor::kCredit && threadIdx.x == 0) task.plan->bands = 0;
+  };
+  if (__syncthreads_and(running) == 0) return leave_nothing_to_compute();
   const DeviceWorld& world = task.world;
   if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->arrival_wait_begin_ns = ptx::global_timer_ns();
-  for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kCallThreads) {
+  bool there = true;
+  for (int32_t peer = static_cast<int32_t>(threadIdx.x); there && peer < world.world(); peer += kCallThreads) {
     if (peer == world.rank) continue;
-    const bool there =
-        task.what == WaitFor::kDispatchCredit ? await_credit(task, watch, peer) : await_arrival(task, watch, peer);
-    if (!there) break;
+    switch (task.what) {
+      case WaitFor::kDispatchCredit:
+        there = await_credit(task, watch, peer);
+        break;
+      case WaitFor::kCredit:
+        there = await_return_credit(task, watch, peer);
+        break;
+      default:
+        there = await_arrival(task, watch, peer);
+    }
   }
-  __syncthreads();
+  if (__syncthreads_and(there) == 0) leave_nothing_to_compute();
   if (threadIdx.x == 0 && task.stamps != nullptr) task.stamps->arrival_wait_end_ns = ptx::global_timer_ns();
 }
 

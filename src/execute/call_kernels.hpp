@@ -16,12 +16,13 @@ struct CallStamps {
 // What a rank waits for between two stages.
 struct AwaitTask {
   DeviceWorld world;
-  WaitFor what;          // kDispatchCredit, kDispatchArrival or kArrival
-  const int64_t* rows;   // [world], in device memory: rows of this call by peer (arrivals only)
-  int64_t row_bytes;     // of an arriving row
-  uint64_t* totals;      // [world], in device memory: bytes by peer of all calls, this one added (arrivals only)
-  const PlanHead* plan;  // kArrival: its fingerprint is compared with the peers'
-  CallStamps* stamps;    // null: not recorded
+  WaitFor what;         // kDispatchCredit, kDispatchArrival, kCredit or kArrival
+  const int64_t* rows;  // [world], in device memory: rows of this call by peer; that arrive, or for kCredit that leave
+  int64_t row_bytes;    // of an arriving row
+  uint64_t* totals;     // [world], in device memory: bytes by peer of all calls, this one added (arrivals only)
+  PlanHead* plan;       // kArrival: its fingerprint is compared with the peers'. kCredit: it is told to peers that rows
+                        // go to; of a call that has failed, no band is left to compute
+  CallStamps* stamps;   // null: not recorded
 };
 
 struct FinishTask {

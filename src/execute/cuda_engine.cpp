@@ -49,7 +49,8 @@ DevicePlanLayout plan_layout_for(const EngineOptions& options, int32_t rank, int
                                " bands, too many tiles for a GPU kernel (2^31): "
                                "max_tokens or the widths are too large"));
   }
-  return DevicePlanLayout::make(options.placement.world(), options.placement.experts(), bands,
+  return DevicePlanLayout::make(options.placement.world(), options.placement.experts(),
+                                options.placement.experts_on(rank), bands,
                                 max_pieces(options.placement, rank, options.capacity, options.plan, piece_rows));
 }
 
@@ -82,6 +83,7 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
       epoch_(cuda.faults.first_epoch) {
   const int32_t device = device_.device_id;
   const DeviceGuard guard(device);
+  check_transfer();
   load_kernels();
   const auto bytes = [&](int64_t size) { return DeviceBytes(device, static_cast<size_t>(size)); };
   const int32_t world = layout_.world, experts = options_.placement.experts();
@@ -197,6 +199,7 @@ void CudaEngine::connect(cudaStream_t stream) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  if (stores()) describe_owners();
   connected_ = true;
 }
 
@@ -287,52 +290,122 @@ ExpertWeights CudaEngine::weights_of(WeightTable& table, const WeightsView& weig
 }
 
 void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
-  const bool overlapped = call.mode == RunMode::kOverlapped;
-  const cudaStream_t comm = overlapped ? comm_.get() : stream;
-  if (overlapped) begun_.record(stream);
-  if (rows_ > 0) {  // the producer first: it waits for nobody
-    const NvtxRange range("tileoverlap.produce");
-    GemmTask task = gemm_task();
-    task.rows = std::min(rows_, call.rows_there);
-    task.k = options_.k;
-    task.n = options_.n;
-    task.input = call.rows;
-    task.input_stride = call.row_stride;
-    task.weights = weights_of(weight_table_, call.weights, task.n, task.k, false, stream);
-    task.output = output();
-    task.output_stride = options_.n;
-    task.publish = {.flags = reinterpret_cast<uint64_t*>(flags_.data()),
-                    .epoch = &reinterpret_cast<const Control*>(control_.data())->epoch,
-                    .stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data()),
-                    .withheld_band = cuda_.faults.withhold_band};
-    task.ctas = overlapped ? share_.producer_sms() : share_.sms;
-    last_ctas_ = task.ctas;
-    if (task.rows > 0) producer_->launch(task, stream);
+  auto* const flags = reinterpret_cast<uint64_t*>(flags_.data());
+  PublishTask publish{.flags = flags,
+                      .epoch = &reinterpret_cast<const Control*>(control_.data())->epoch,
+                      .stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data()),
+                      .withheld_band = cuda_.faults.withhold_band};
+  if (call.mode != RunMode::kOverlapped) {
+    produce(call, publish, {}, share_.sms, stream);
+    index_rows(call, stream);
+    ship_rows(stream);
+    return;
   }
-  if (overlapped) begun_.hold(comm);
-  if (!has_dispatch()) {  // else the dispatch has
-    const NvtxRange range("tileoverlap.dispatch index");
-    const IndexTask index = index_task(call.ids);
-    cuda_check(count_copies(index.counted, comm), "launching count_copies");
-    cuda_check(scan_chunks(index.counted, comm), "launching scan_chunks");
-    cuda_check(index_copies(index, comm), "launching index_copies");
+  const cudaStream_t comm = comm_.get();
+  if (stores()) await(WaitFor::kCredit, stream);
+  begun_.record(stream);
+  if (stores()) {
+    begun_.hold(comm);
+    index_rows(call, comm);  // first: the GEMM leaves no SM free
+    publish.flags = nullptr;
+    produce(call, publish, store_task(), share_.sms, stream);
+  } else {
+    produce(call, publish, {}, share_.producer_sms(), stream);  // first: it waits for nobody
+    begun_.hold(comm);
+    index_rows(call, comm);
+    ship_rows(comm);
   }
-  {
-    const NvtxRange range("tileoverlap.consume");
-    kernels_.ship_rows({.world = world(),
-                        .plan = device_plan(),
-                        .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
-                        .tiles_n = tiles_n_,
-                        .output = output(),
-                        .row_bytes = row_bytes(),
-                        .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
-                        .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
-                       share_.comm_sms, comm);
+  sent_.record(comm);
+  sent_.hold(stream);
+}
+
+void CudaEngine::produce(const DeviceReturn& call, const PublishTask& publish, const StoreTask& store, int32_t ctas,
+                         cudaStream_t stream) {
+  last_ctas_ = ctas;
+  last_lanes_ = store.runs == nullptr ? share_.comm_sms * ship_lanes(device_.device_id) : 0;
+  GemmTask task = gemm_task();
+  task.rows = std::min(rows_, call.rows_there);
+  if (task.rows == 0) return;
+  const NvtxRange range("tileoverlap.produce");
+  task.k = options_.k;
+  task.n = options_.n;
+  task.input = call.rows;
+  task.input_stride = call.row_stride;
+  task.weights = weights_of(weight_table_, call.weights, task.n, task.k, false, stream);
+  task.output = output();
+  task.output_stride = options_.n;
+  task.publish = publish;
+  task.store = store;
+  task.ctas = ctas;
+  producer_->launch(task, stream);
+}
+
+// Where there is a dispatch, it has done this.
+void CudaEngine::index_rows(const DeviceReturn& call, cudaStream_t stream) {
+  if (has_dispatch()) return;
+  const NvtxRange range("tileoverlap.dispatch index");
+  const IndexTask index = index_task(call.ids);
+  cuda_check(count_copies(index.counted, stream), "launching count_copies");
+  cuda_check(scan_chunks(index.counted, stream), "launching scan_chunks");
+  cuda_check(index_copies(index, stream), "launching index_copies");
+}
+
+void CudaEngine::ship_rows(cudaStream_t stream) {
+  const NvtxRange range("tileoverlap.consume");
+  kernels_.ship_rows({.world = world(),
+                      .plan = device_plan(),
+                      .flags = reinterpret_cast<const uint64_t*>(flags_.data()),
+                      .tiles_n = tiles_n_,
+                      .output = output(),
+                      .row_bytes = row_bytes(),
+                      .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
+                      .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
+                     share_.comm_sms, stream);
+}
+
+void CudaEngine::check_transfer() const {
+  if (!stores()) return;
+  if (kernels_.sources_in_part) {
+    throw InvalidArgument(text("transfer = store needs the memory of all peers to be mapped, rank ", rank_,
+                               " reaches some by NVSHMEM's puts alone; transfer = ship works there"));
   }
-  if (overlapped) {
-    sent_.record(comm);
-    sent_.hold(stream);
+  if (producer_->owner_entry_bytes() == 0) {
+    throw InvalidArgument(text("transfer = store is for GPUs of compute capability 9.0, and ", producer_->name(),
+                               ", the kernel for cuda:", device_.device_id,
+                               ", does not have it; transfer = ship works"));
   }
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+  if (staging_rows() > kMostRows || rows_ > kMostRows) {
+    throw InvalidArgument(text("transfer = store counts rows in 32 bits, rank ", rank_, " may have ",
+                               std::max(staging_rows(), rows_), " (2^31 - 1 at most); transfer = ship works"));
+  }
+}
+
+// Once all peers' memory is known.
+void CudaEngine::describe_owners() {
+  const size_t entry = producer_->owner_entry_bytes();
+  std::vector<std::byte> entries(static_cast<size_t>(layout_.world) * entry);
+  for (int32_t owner = 0; owner < layout_.world; ++owner) {
+    std::byte* to = entries.data() + static_cast<size_t>(owner) * entry;
+    // A rank without experts has no rows of its own, and one without tokens gets none.
+    if (owner == rank_) {
+      if (rows_ > 0) producer_->encode_owner(output(), rows_, options_.n, to);
+    } else if (staging_rows() > 0) {
+      producer_->encode_owner(const_cast<std::byte*>(memory_->peer(owner)) + layout_.staging, staging_rows(),
+                              options_.n, to);
+    }
+  }
+  owners_ = DeviceBytes(device_.device_id, entries.size());
+  write(owners_, entries.data(), entries.size());
+}
+
+StoreTask CudaEngine::store_task() const {
+  return {.runs = device_plan().runs,
+          .run_count = options_.placement.experts_on(rank_) * layout_.world,
+          .rank = rank_,
+          .maps = owners_.data(),
+          .parts = reinterpret_cast<std::byte* const*>(parts_.data()),
+          .counter = layout_.word_offset(Word::kReturned, rank_)};
 }
 
 void CudaEngine::await(WaitFor what, cudaStream_t stream) {
@@ -341,6 +414,7 @@ void CudaEngine::await(WaitFor what, cudaStream_t stream) {
   auto* totals = reinterpret_cast<uint64_t*>(totals_.data());
   kernels_.await_peers({.world = world(),
                         .what = what,
+                        // What leaves by kCredit is what was dispatched to this rank.
                         .rows = returned ? plan.returned_rows : plan.dispatched_rows,
                         .row_bytes = returned ? row_bytes() : options_.input_width * size_of(options_.dtype),
                         .totals = returned ? totals : totals + layout_.world,
@@ -546,8 +620,7 @@ Timeline CudaEngine::timeline() const {
   const auto tiles = read(tile_stamps_.data(), plan_layout_.max_bands * tiles_n_, TileStamp{});
   const auto shipped = read(piece_stamps_.data(), head.pieces, PieceStamp{});
   const auto call = read(call_stamps_.data(), 1, CallStamps{})[0];
-  return device_timeline(rank_, tiles_n_, last_ctas_, share_.comm_sms * ship_lanes(device_.device_id), order, pieces,
-                         tiles, shipped, call);
+  return device_timeline(rank_, tiles_n_, last_ctas_, last_lanes_, order, pieces, tiles, shipped, call);
 }
 
 SizeReport CudaEngine::sizes() const {
@@ -559,7 +632,7 @@ SizeReport CudaEngine::sizes() const {
 
 std::string CudaEngine::device_text() const {
   return text("device=cuda:", device_.device_id, ", sms=", share_.sms, " of ", share_.device_sms,
-              ", comm_sms=", share_.comm_sms, ", kernel=", producer_->name());
+              ", comm_sms=", share_.comm_sms, stores() ? ", transfer='store'" : "", ", kernel=", producer_->name());
 }
 
 }  // namespace tileoverlap

@@ -110,6 +110,16 @@ class CudaEngine {
   ExpertWeights weights_of(WeightTable& table, const WeightsView& weights, int64_t n, int64_t k, bool gated,
                            cudaStream_t stream);
   void await(WaitFor what, cudaStream_t stream);
+  // Throws InvalidArgument where rows cannot be transferred as the options say.
+  void check_transfer() const;
+  bool stores() const { return cuda_.transfer == Transfer::kStore; }
+  int64_t staging_rows() const { return options_.capacity.max_tokens * options_.capacity.top_k; }
+  void describe_owners();
+  StoreTask store_task() const;
+  void produce(const DeviceReturn& call, const PublishTask& publish, const StoreTask& store, int32_t ctas,
+               cudaStream_t stream);
+  void index_rows(const DeviceReturn& call, cudaStream_t stream);
+  void ship_rows(cudaStream_t stream);
   int64_t limit_ns() const;
   // The rows of the returned GEMM.
   std::byte* output() const { return kernels_.sources_in_part ? memory_->local() + layout_.output : output_.data(); }
@@ -138,9 +148,10 @@ class CudaEngine {
   std::atomic<uint64_t> epoch_;
   bool called_ = false;     // done_ has been recorded
   int32_t last_ctas_ = 0;   // of the last returned GEMM, for the timeline
+  int32_t last_lanes_ = 0;  // of the last consumer; 0: none was needed
   bool connected_ = false;  // parts_ holds all peers
 
-  DeviceBytes output_, projected_, flags_, plan_, control_, parts_, pes_, totals_, begins_, index_, planner_;
+  DeviceBytes output_, projected_, flags_, plan_, control_, parts_, owners_, pes_, totals_, begins_, index_, planner_;
   DeviceBytes tile_stamps_, piece_stamps_, call_stamps_;
   PinnedBytes status_;
   Stream comm_, host_;  // of the consumer; of what the host itself asks

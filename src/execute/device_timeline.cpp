@@ -61,6 +61,7 @@ Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, i
                                .end_ns = ns(tile.stamp.end_ns)});
     begin = ns(tile.stamp.end_ns);
   }
+  if (consumer_lanes == 0) pieces = {};
   const std::vector<uint64_t> copied = ends_of_copies(shipped.first(pieces.size()), consumer_lanes);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const PieceStamp& stamp = shipped[i];

@@ -12,7 +12,8 @@
 namespace tileoverlap {
 
 // Workers are the call itself (0), then the CTAs of the GEMM, then those of the consumer. A tile is taken to begin
-// where its CTA ended the one before. A call without an end has no arrivals. Tiles and pieces that the plan does not
+// where its CTA ended the one before. Without lanes there is no consumer: rows land with their tiles. A call without an
+// end has no arrivals. Tiles and pieces that the plan does not
 // have are left out.
 Timeline device_timeline(int32_t rank, int32_t tiles_n, int32_t producer_ctas, int32_t consumer_lanes,
                          std::span<const ScheduledBand> order, std::span<const Piece> pieces,

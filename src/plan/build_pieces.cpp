@@ -72,6 +72,12 @@ void write_plan(const PlanData& plan, int64_t piece_rows, const DevicePlanLayout
   std::copy(plan.returned_rows.begin(), plan.returned_rows.end(), to.returned_rows);
   std::copy(plan.dispatched_rows.begin(), plan.dispatched_rows.end(), to.dispatched_rows);
   std::copy(plan.order.begin(), plan.order.end(), to.order);
+  std::transform(plan.runs.begin(), plan.runs.end(), to.runs, [](const Run& run) {
+    return StoredRun{.row_begin = static_cast<int32_t>(run.row_begin),
+                     .row_count = static_cast<int32_t>(run.row_count),
+                     .owner = run.owner,
+                     .remote_row = static_cast<int32_t>(run.remote_row)};
+  });
   Piece* next = to.pieces;
   for_each_piece(plan, piece_rows, [&](const Piece& piece) { *next++ = piece; });
 }

@@ -21,6 +21,14 @@ struct Piece {
   int64_t remote_row;  // in the owner's staging
 };
 
+// Rows of one owner, of one expert, as the GEMM stores them where they are wanted. 32 bits: what TMA counts in; prepare
+// refuses more rows.
+struct StoredRun {
+  int32_t row_begin, row_count;  // in this rank's rows
+  int32_t owner;                 // this rank: the rows stay
+  int32_t remote_row;            // in the owner's staging, of remote rows
+};
+
 struct PlanHead {
   int32_t bands;
   int32_t refused_by;    // the first rank that refused the call, which then has no bands and no copies; else -1
@@ -34,6 +42,7 @@ struct DevicePlan {
   PlanHead* head;
   ScheduledBand* order;      // [bands]
   Piece* pieces;             // [pieces]
+  StoredRun* runs;           // [experts on this rank][world], in row order; not written for a refused call
   int64_t* staging_row;      // [experts of all ranks + 1], as in PlanData
   int64_t* dispatch_row;     // [experts of all ranks], as in PlanData
   int64_t* returned_rows;    // [world], as in PlanData
@@ -42,11 +51,14 @@ struct DevicePlan {
 
 // Where the parts lie.
 struct DevicePlanLayout {
-  int64_t head = 0, order = 0, pieces = 0, staging_row = 0, dispatch_row = 0, returned_rows = 0, dispatched_rows = 0;
+  int64_t head = 0, order = 0, pieces = 0, runs = 0, staging_row = 0, dispatch_row = 0, returned_rows = 0,
+          dispatched_rows = 0;
   int64_t total = 0;
   int64_t max_bands = 0, max_pieces = 0;
 
-  static DevicePlanLayout make(int32_t world, int32_t experts, int64_t max_bands, int64_t max_pieces) {
+  // `local_experts`: on this rank.
+  static DevicePlanLayout make(int32_t world, int32_t experts, int32_t local_experts, int64_t max_bands,
+                               int64_t max_pieces) {
     DevicePlanLayout layout;
     layout.max_bands = max_bands;
     layout.max_pieces = max_pieces;
@@ -62,6 +74,7 @@ struct DevicePlanLayout {
     layout.dispatch_row = place(experts * kRow);
     layout.returned_rows = place(world * kRow);
     layout.dispatched_rows = place(world * kRow);
+    layout.runs = place(int64_t{local_experts} * world * static_cast<int64_t>(sizeof(StoredRun)));
     layout.order = place(max_bands * static_cast<int64_t>(sizeof(ScheduledBand)));
     layout.pieces = place(max_pieces * static_cast<int64_t>(sizeof(Piece)));
     return layout;
@@ -72,6 +85,7 @@ struct DevicePlanLayout {
     return {.head = reinterpret_cast<PlanHead*>(base + head),
             .order = reinterpret_cast<ScheduledBand*>(base + order),
             .pieces = reinterpret_cast<Piece*>(base + pieces),
+            .runs = reinterpret_cast<StoredRun*>(base + runs),
             .staging_row = rows(staging_row),
             .dispatch_row = rows(dispatch_row),
             .returned_rows = rows(returned_rows),

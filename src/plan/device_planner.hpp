@@ -257,6 +257,17 @@ struct Steps {
       work.sent[number] = {parts.segments, parts.pieces()};
     }
   }
+  TILEOVERLAP_HD void list_stored_runs(int32_t thread, int32_t threads) const {
+    for (int32_t number = thread; number < local * in.world; number += threads) {
+      const int32_t at = number / in.world, position = number % in.world;
+      const int32_t owner = owner_at(in.rank, position, in.world);
+      plan.runs[number] = {
+          .row_begin = static_cast<int32_t>(first_row(first_expert + at, in.rank) + work.run_begin[number]),
+          .row_count = counts_of(owner)[first_expert + at],
+          .owner = owner,
+          .remote_row = static_cast<int32_t>(work.remote_row[static_cast<int64_t>(at) * in.world + owner])};
+    }
+  }
   TILEOVERLAP_HD void sum_runs(int32_t thread, int32_t threads) const {
     sum_chunks(
         thread, Chunks::over(run_count(), threads), run_count(), [&](int32_t run) { return work.sent[run]; },
@@ -372,6 +383,7 @@ TILEOVERLAP_HD PlannerResult plan_call(Group& group, const PlannerInput& input, 
   group.each([&](int32_t thread, int32_t threads) {
     steps.scan_entries(thread, threads);
     steps.sum_runs(thread, threads);
+    steps.list_stored_runs(thread, threads);
     hash(4, thread, threads);
   });
   group.each([&](int32_t thread, int32_t threads) {

@@ -30,6 +30,17 @@ struct PublishTask {
   int32_t withheld_band = -1;       // for tests: computed, never published
 };
 
+// Rows that the kernel itself stores where they are wanted, instead of all in `output`, with the bytes counted at their
+// owners behind each tile. A plain struct, as above. All pointers are into device memory.
+struct StoreTask {
+  const StoredRun* runs = nullptr;  // [run_count], by row; null: not this way
+  int32_t run_count = 0;
+  int32_t rank = 0;
+  const void* maps = nullptr;         // [world], each what encode_owner() has made
+  std::byte* const* parts = nullptr;  // [world], of the ranks' memory that holds the words counted in
+  int64_t counter = 0;                // where the word lies in each part
+};
+
 // The weights of the rank's experts, each [n, k]: one tensor, or a table that GpuProducer::encode_table filled.
 struct ExpertWeights {
   const void* tensor = nullptr;  // [experts, n, k], or
@@ -52,6 +63,7 @@ struct GemmTask {
   void* output = nullptr;  // [rows, n]
   int64_t output_stride = 0;
   PublishTask publish = {};
+  StoreTask store = {};
   int32_t ctas = 0;  // one an SM, > 0
 };
 
@@ -73,6 +85,10 @@ class GpuProducer {
   virtual size_t table_entry_bytes() const = 0;
   virtual void encode_table(std::span<const void* const> weights, int64_t row_stride, int64_t k, int64_t n,
                             std::byte* table) const = 0;
+  // Bytes of an owner's entry for StoreTask, made on the host; 0: this kernel cannot store to owners.
+  virtual size_t owner_entry_bytes() const { return 0; }
+  // `memory`: the owner's, rows of `n` elements, contiguous.
+  virtual void encode_owner(std::byte*, int64_t /*rows*/, int64_t /*n*/, std::byte* /*entry*/) const {}
 };
 
 // The kernel for a chip of capability `capability` (90 for 9.0), or null. A later chip than a kernel was written for

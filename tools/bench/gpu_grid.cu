@@ -2,11 +2,12 @@
 // shapes, 3 router modes, 12 numbers of comm SMs, 1 and 2 bands a segment: 1440 checks a type), and a trace of real
 // choices.
 //
-//   gpu_grid [--json FILE] [--dtype bfloat16|float16|both] [--trace FILE] [--every N]
+//   gpu_grid [--json FILE] [--dtype bfloat16|float16|both] [--trace FILE] [--every N] [--transfer ship|store]
 //
 // Each check draws new ids, gates and rows, poisons outputs and every buffer that nobody may read, and wants:
 // overlapped equal to serial bit for bit, no NaN in any output, and a sample of tokens within the tolerances of a
 // float64 sum.
+// With --transfer store the GEMM of the overlapped calls stores rows at their owners itself.
 // --every N runs each N-th check only. A trace is raw int32: world, tokens, top_k, experts, then
 // ids[world][tokens][top_k].
 
@@ -211,9 +212,9 @@ class Bed {
 
   int64_t copies() const { return shape_.tokens * shape_.top_k; }
 
-  std::vector<std::unique_ptr<Session>> prepare(int32_t comm_sms, const PlanOptions& plan) {
+  std::vector<std::unique_ptr<Session>> prepare(int32_t comm_sms, Transfer transfer, const PlanOptions& plan) {
     std::vector<std::unique_ptr<Session>> sessions;
-    CudaOptions options{.comm_sms = comm_sms};
+    CudaOptions options{.comm_sms = comm_sms, .transfer = transfer};
     options.faults.poison = true;
     for (const auto& transport : make_device_world(std::vector<int32_t>(kWorld, 0))) {
       sessions.push_back(make_cuda_executor(transport, options)
@@ -360,6 +361,7 @@ class Bed {
 struct Settings {
   std::string json, dtype = "both", trace;
   int64_t every = 1;
+  Transfer transfer = Transfer::kShip;
 };
 
 class Grid {
@@ -377,7 +379,7 @@ class Grid {
       for (const int32_t bands : {1, 2}) {
         if (number_++ % settings_.every != 0) continue;
         const PlanOptions options{.tile_m = 128, .tile_n = tile_n(), .bands_per_segment = bands};
-        if (sessions.empty()) sessions = bed.prepare(comm_sms, options);
+        if (sessions.empty()) sessions = bed.prepare(comm_sms, settings_.transfer, options);
         draw(bed);
         const auto seed = static_cast<uint64_t>(number_) * 1'000'003u;
         const std::string wrong = bed.check(sessions, options, seed, tally);
@@ -480,6 +482,7 @@ int run(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--json") settings.json = value;
+    if (name == "--transfer" && value == "store") settings.transfer = Transfer::kStore;
     if (name == "--dtype") settings.dtype = value;
     if (name == "--trace") settings.trace = value;
     if (name == "--every") settings.every = std::max(1, std::atoi(value.c_str()));

@@ -42,6 +42,9 @@ class TILEOVERLAP_API LoopBack {
   // Both side by side, as the executor does: the return on `comm_sms` SMs, on a stream of its own, the GEMM on the
   // rest.
   virtual void overlapped(const LoopBackTensors& tensors, int32_t comm_sms, void* stream) = 0;
+  // The GEMM on all SMs, which stores rows in their owners' memory itself. `output` keeps the rank's own rows; its
+  // first call with an output cannot be captured. Error unless can_store().
+  virtual void stored(const LoopBackTensors& tensors, void* stream) = 0;
   // Whether later work stores time stamps. Costs a few stores a tile.
   virtual void record(bool on) = 0;
   // Wait for the GPU. timeline: of the last overlapped call that was recorded, on the GPU's own clock. wrong_bytes:
@@ -54,6 +57,7 @@ class TILEOVERLAP_API LoopBack {
   virtual int32_t sms() const = 0;            // of the GPU
   virtual int64_t shipped_bytes() const = 0;  // that a call returns to peers
   virtual std::string kernel() const = 0;
+  virtual bool can_store() const = 0;  // whether the GPU's GEMM can store rows at their owners
 };
 
 // Memory of all peers' staging is allocated here, on cuda:`device` or in the host's memory: as many rows for each peer

@@ -1,6 +1,7 @@
 #pragma once
 // The executor for NVIDIA GPUs: one persistent GEMM a rank that raises a flag for every finished tile, and a small
-// persistent kernel on a few SMs that ships finished rows to their owners meanwhile.
+// persistent kernel on a few SMs that ships finished rows to their owners meanwhile. Or the GEMM stores them there
+// itself.
 
 #include <cstdint>
 #include <memory>
@@ -21,11 +22,20 @@ struct CudaFaults {
   uint64_t first_epoch = 0;    // the session's calls are counted from first_epoch + 1 (equal on all ranks)
 };
 
+// How overlapped calls return rows. Results are the same, and each rank chooses for itself.
+enum class Transfer : int32_t {
+  kShip,   // a kernel on `comm_sms` SMs ships finished rows
+  kStore,  // the GEMM, on all SMs of the rank, stores rows in the memory of their owners: where all peers' memory is
+           // mapped, on GPUs of compute capability 9.0. For links that are faster than the GEMM writes: it waits for
+           // them
+};
+
 struct CudaOptions {
   // SMs that this rank may use; 0: those of its device, shared evenly among the ranks of the transport's world on it.
   int32_t sms = 0;
   // Of these, SMs that ship rows while the GEMM runs on the others; 0: one in fourteen, at least one.
   int32_t comm_sms = 0;
+  Transfer transfer = Transfer::kShip;
   CudaFaults faults = {};
 };
 
@@ -53,7 +63,8 @@ TILEOVERLAP_API std::string why_no_cuda_device();
 // Several ranks on one device need streams that do not queue behind each other: set CUDA_DEVICE_MAX_CONNECTIONS=32
 // before the process starts CUDA. Without it they may wait for each other up to the limit. With CUDA_LAUNCH_BLOCKING=1
 // ranks of one process need a thread each, since a launch then waits for its kernel.
-// Results do not depend on the options. Errors: InvalidArgument, and Error for what the driver says.
+// Results do not depend on the options. Errors: InvalidArgument, and Error for what the driver says. prepare() throws
+// InvalidArgument where it cannot transfer rows as the options say.
 TILEOVERLAP_API std::unique_ptr<Executor> make_cuda_executor(std::shared_ptr<Transport> transport,
                                                              const CudaOptions& options = {});
 

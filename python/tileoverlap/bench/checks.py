@@ -11,7 +11,7 @@ from tileoverlap.errors import Error
 from tileoverlap.plan import Plan
 from tileoverlap.reference import TOLERANCES
 
-__all__ = ["WrongResult", "check_gemm", "check_operator"]
+__all__ = ["WrongResult", "check_gemm", "check_operator", "check_stored"]
 
 
 class WrongResult(Error):
@@ -52,6 +52,29 @@ def check_operator(torch: Any, rank: LoopBack, tensors: Tensors, comm_sms: int, 
     torch.cuda.synchronize()
     rank.check()
     check_gemm(torch, rank.plan, tensors, dtype)
+    _check_returned(rank)
+
+
+def check_stored(torch: Any, rank: LoopBack, tensors: Tensors) -> None:
+    """Behind check_operator: the same rows, where the GEMM stores them itself."""
+    expected = tensors.output.clone()
+    tensors.output.fill_(float("nan"))
+    rank.begin()
+    rank.ship(rank.sms, wait=False)
+    rank.stored()
+    torch.cuda.synchronize()
+    rank.check()
+    here = rank.plan.rank
+    for run in rank.plan.runs[:, -1]:  # the rank's own rows stand last
+        assert run["owner"] == here
+        rows = slice(run["row_begin"], run["row_begin"] + run["row_count"])
+        if not torch.equal(tensors.output[rows], expected[rows]):
+            raise WrongResult(f"rows of expert {run['expert']} that stay on rank {here} are wrong")
+    tensors.output.copy_(expected)
+    _check_returned(rank)
+
+
+def _check_returned(rank: LoopBack) -> None:
     wrong = rank.wrong_bytes()
     if wrong:
         raise WrongResult(f"{wrong} of {rank.shipped_bytes} returned bytes are wrong")

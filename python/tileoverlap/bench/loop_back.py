@@ -139,6 +139,7 @@ class LoopBack:
         self.sms = self._core.sms
         self.shipped_bytes = self._core.shipped_bytes
         self.kernel = self._core.kernel
+        self.can_store = self._core.can_store
         self.plan = plan
         self.link = link
 
@@ -157,6 +158,11 @@ class LoopBack:
 
     def overlapped(self, comm_sms: int) -> None:
         self._core.overlapped(self._rows, self._weights, self._output, comm_sms, self._stream)
+
+    def stored(self) -> None:
+        """All of a call whose GEMM stores rows to their owners itself."""
+        self.begin()
+        self._core.stored(self._rows, self._weights, self._output, self._stream)
 
     def operator(self, comm_sms: int) -> None:
         """All of a call."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tileoverlap.bench.checks import check_operator
+from tileoverlap.bench.checks import check_operator, check_stored
 from tileoverlap.bench.loop_back import (
     LINKS,
     Choice,
@@ -50,13 +50,14 @@ def measure_operator(
 ) -> Row:
     """One row; times are medians, in us.
 
-    All variants return rows by the same kernel on `comm_sms` SMs over the same `link`.
+    All variants but `stored` return rows by the same kernel on `comm_sms` SMs over the same `link`.
 
     - gemm: the GEMM without flags, on all SMs; copy: the return alone.
     - b0: a cuBLAS call an expert, then the return. b0s: the same over four streams.
     - b1: the GEMM without flags on all SMs, then the return, in a CUDA graph.
     - b2_2, b2_4: the same in 2 or 4 chunks of experts, GEMM and return side by side, in a graph.
-    - ours: the overlapped operator.
+    - ours: the overlapped operator. stored: its GEMM, on all SMs, stores rows at their owners
+      itself; stored_gbs is what crosses the link meanwhile, which nothing paces.
 
     bound = (gemm + copy) / max(gemm, copy); reached: the part of it, max(gemm, copy) / ours.
     """
@@ -65,6 +66,8 @@ def measure_operator(
     tensors = make_tensors(torch, plan, shape, dtype)
     rank = LoopBack(torch, plan, shape, dtype, tensors, link)
     check_operator(torch, rank, tensors, comm_sms, dtype)
+    if rank.can_store:
+        check_stored(torch, rank, tensors)
 
     def graph(run: Launch) -> Variant:
         return Variant(captured(torch, run))
@@ -78,6 +81,8 @@ def measure_operator(
         "ours": Variant(lambda: rank.operator(comm_sms)),
         "ours_graph": graph(lambda: rank.operator(comm_sms)),
     }
+    if rank.can_store:
+        variants |= {"stored": Variant(rank.stored), "stored_graph": graph(rank.stored)}
     if bases:
         packed = tensors.packed_output()
         loop = cublas_loop(torch, tensors, packed)
@@ -133,6 +138,15 @@ def measure_operator(
         "overlap_timeline": 1.0 - lag_us / us["copy"],
         "overlap_wall": (us["gemm"] + us["copy"] - ours) / us["copy"],
     }
+    if rank.can_store:
+        stored = min(us["stored"], us["stored_graph"])
+        row |= {
+            "stored_gbs": rank.shipped_bytes / stored * 1e-3,
+            "stored_over_b1": us["b1"] / stored,
+            "stored_reached": longest / stored,
+        }
+        if bases:
+            row["stored_over_b0"] = us["b0"] / stored
     if bases:
         row |= {"over_b0": us["b0"] / ours, "over_b0s": us["b0s"] / ours}
         chunked = [value for name, value in us.items() if name.startswith("b2")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tileoverlap._gpu_share import gpu_share
@@ -46,13 +46,14 @@ class CudaMachine(Machine):
 
     device = "cuda"
 
-    def __init__(self, sms: int | None, comm_sms: int | None, device: int = 0) -> None:
-        """Raises UsageError where there is no GPU, or nothing that can hold tensors there."""
+    def __init__(self, options: Mapping[str, Any], device: int = 0) -> None:
+        """`options`: of CudaExecutor. Raises UsageError where there is no GPU, or nothing that can
+        hold tensors there."""
         ask_for_queues()
         found = cuda_devices()
         if not found:
             raise UsageError(f"argument --device: no GPU can be used: {why_no_cuda_device()}")
-        self.options = {"sms": sms, "comm_sms": comm_sms}
+        self.options = dict(options)
         self._gpu = found[device]
         self._arrays = find_device_arrays(device)
         self._streams: list[Any] = []
@@ -107,6 +108,7 @@ class CudaMachine(Machine):
                 "sms": gpu.sms,
                 "sms_a_rank": share.sms,
                 "comm_sms_a_rank": share.comm_sms,
+                "transfer": self.options["transfer"],
                 "kernel": share.kernel,
             },
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from tileoverlap import _core
 from tileoverlap.bootstrap import RankProcess
@@ -27,14 +28,12 @@ class NvshmemMachine(OneRank, CudaMachine):
 
     transport = "nvshmem"
 
-    def __init__(
-        self, me: RankProcess, sms: int | None, comm_sms: int | None, stack: ExitStack
-    ) -> None:
-        """`stack` ends NVSHMEM when what was made from it has gone. Raises UsageError as
+    def __init__(self, me: RankProcess, options: Mapping[str, Any], stack: ExitStack) -> None:
+        """`options`: of CudaExecutor. `stack` ends NVSHMEM when what was made from it has gone. Raises UsageError as
         CudaMachine."""
         self._me = me
         self._stack = stack
-        super().__init__(sms, comm_sms, device=me.local_rank % max(1, len(cuda_devices())))
+        super().__init__(options, device=me.local_rank % max(1, len(cuda_devices())))
 
     def check_ranks(self, ranks: int) -> None:
         pass  # each process has queues of its own

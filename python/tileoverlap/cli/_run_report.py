@@ -120,9 +120,14 @@ def print_report(report: dict[str, Any]) -> None:
         f"{options['layout']} layout, tiles {options['tile'][0]} x {options['tile'][1]}"
     )
     if gpu is not None:
+        returned = (
+            "whose GEMM stores rows at their owners"
+            if gpu["transfer"] == "store"
+            else f"{gpu['comm_sms_a_rank']} of them ship rows"
+        )
         print(
-            f"{gpu['name']}, {gpu['sms']} SMs, of these {gpu['sms_a_rank']} a rank, "
-            f"{gpu['comm_sms_a_rank']} of them ship rows; kernel {gpu['kernel']}"
+            f"{gpu['name']}, {gpu['sms']} SMs, of these {gpu['sms_a_rank']} a rank, {returned}; "
+            f"kernel {gpu['kernel']}"
         )
     print()
     print(

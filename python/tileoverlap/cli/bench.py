@@ -217,13 +217,20 @@ def _print_operator(row: Row) -> None:
         for name in ("over_b0", "over_b0s", "over_b1", "over_b2")
         if name in row
     )
+    stored = (
+        f"  stored {row['stored_us']:.0f}, in a graph {row['stored_graph_us']:.0f} us "
+        f"({row['stored_gbs']:.0f} GB/s)  over_b1 {row['stored_over_b1']:.2f}  "
+        f"reached {row['stored_reached']:.1%}"
+        if "stored_us" in row
+        else ""
+    )
     print(
         f"{row['shape']:<24} {row['mode']:<13} {row['layout']:<13} {row['link']:<4} "
         f"{row['comm_sms']:>2} SMs  "
         f"gemm {row['gemm_us']:.0f}  part {row['part_us']:.0f}  copy {row['copy_us']:.0f} "
         f"({row['copy_gbs']:.0f} GB/s)  {bases}  ours {row['ours_us']:.0f}, in a graph "
         f"{row['ours_graph_us']:.0f} us  {ratios}  bound {row['bound']:.2f}  "
-        f"reached {row['reached']:.1%}  overlap {row['overlap_timeline']:.3f}",
+        f"reached {row['reached']:.1%}  overlap {row['overlap_timeline']:.3f}{stored}",
         flush=True,
     )
 

@@ -29,6 +29,7 @@ from tileoverlap.cli._workload import (
     load_workload,
     plan_keywords,
 )
+from tileoverlap.cuda_executor import TRANSFERS
 from tileoverlap.executor import DTYPES, EXPERT_KINDS
 from tileoverlap.plan import make_plan
 
@@ -117,6 +118,13 @@ def add_parser(commands: Any) -> None:
         help="of these, SMs that ship rows; cuda only, one in fourteen unless given",
     )
     parser.add_argument(
+        "--transfer",
+        type=choice(TRANSFERS),
+        metavar="T",
+        help="ship: these SMs ship rows; store: the GEMM, on all SMs, stores them at their owners "
+        "itself; cuda only, ship unless given",
+    )
+    parser.add_argument(
         "--iterations",
         type=count(high=1_000_000),
         default=5,
@@ -191,17 +199,18 @@ def _choose_machine(options: argparse.Namespace, stack: ExitStack) -> tuple[Mach
                 "(--transport in_process runs all ranks in this process)"
             )
     if not on_gpu:
-        _refuse_options(options, "cpu", ("sms", "comm_sms"))
+        _refuse_options(options, "cpu", ("sms", "comm_sms", "transfer"))
         threads = options.producer_threads or 1, options.consumer_threads or 1
         if transport == "in_process":
             return CpuMachine(*threads), options.dtype or "float32"
         return ShmMachine(_one_of_several(options, stack), *threads), options.dtype or "float32"
     _refuse_options(options, "cuda", ("producer_threads", "consumer_threads"))
-    sms = options.sms, options.comm_sms
+    executor = {name: getattr(options, name) for name in ("sms", "comm_sms")}
+    executor["transfer"] = options.transfer or TRANSFERS[0]
     machine = (
-        CudaMachine(*sms)
+        CudaMachine(executor)
         if transport == "in_process"
-        else NvshmemMachine(_one_of_several(options, stack), *sms, stack)
+        else NvshmemMachine(_one_of_several(options, stack), executor, stack)
     )
     dtype = options.dtype or machine.dtypes[0]
     if dtype not in machine.dtypes:

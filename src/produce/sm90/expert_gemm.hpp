@@ -49,9 +49,16 @@ struct ExpertGemm {
       Activation == ExpertKind::kGelu,
       cutlass::epilogue::fusion::LinCombEltAct<cutlass::epilogue::thread::GELU, Element, float, void>,
       cutlass::epilogue::fusion::LinearCombination<Element, float, void>>;
-  using EpilogueBase = typename cutlass::epilogue::collective::CollectiveBuilder<
-      Arch, Class, OutputTile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, FlatStride,
-      kVectorElements, Element, FlatStride, kVectorElements, EpilogueSchedule, Fusion>::CollectiveOp;
+  // What is returned may be stored to its owners: parts as wide as one line of the swizzle.
+  static constexpr bool kStoresToOwners = Activation == ExpertKind::kSingle;
+  using Part =
+      std::conditional_t<kStoresToOwners,
+                         cute::Shape<cute::Int<kCooperative ? 128 : 64>, cute::Int<kBoxBytes / sizeof(Element)>>,
+                         cutlass::epilogue::collective::EpilogueTileAuto>;
+  using BuiltEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      Arch, Class, OutputTile, Cluster, Part, float, float, void, FlatStride, kVectorElements, Element, FlatStride,
+      kVectorElements, EpilogueSchedule, Fusion>::CollectiveOp;
+  using EpilogueBase = typename ChooseStore<BuiltEpilogue, kStoresToOwners>::Type;
 
   template <class TileShape>
   using MainBase = typename cutlass::gemm::collective::CollectiveBuilder<

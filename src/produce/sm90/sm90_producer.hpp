@@ -61,6 +61,14 @@ class Sm90Producer final : public GpuProducer {
     }
   }
 
+  size_t owner_entry_bytes() const override { return Gemm::kStoresToOwners ? sizeof(OwnerMaps) : 0; }
+
+  void encode_owner(std::byte* memory, int64_t rows, int64_t n, std::byte* entry) const override {
+    if constexpr (Gemm::kStoresToOwners) {
+      *reinterpret_cast<OwnerMaps*>(entry) = sm90::encode_owner<Element>(memory, rows, n);
+    }
+  }
+
  private:
   using Kernel = typename Gemm::Kernel;
   using Mainloop = typename Gemm::Mainloop;
@@ -90,7 +98,7 @@ class Sm90Producer final : public GpuProducer {
     epilogue.dD = FlatStride{task.output_stride, {}, {}};
     epilogue.thread.alpha = 1.0f;
     epilogue.thread.beta = 0.0f;
-    epilogue.publish = {task.publish, tiles_n};
+    epilogue.publish = {task.publish, task.store, tiles_n};
     arguments.hw_info.sm_count = task.ctas;
     arguments.hw_info.max_active_clusters = task.ctas;
     arguments.scheduler.order = {task.head, task.order, cutlass::FastDivmod(tiles_n), task.first_expert};

@@ -33,8 +33,8 @@ struct NvshmemPlugin {
   const LinkKernels* kernels;
 };
 
-// Changes whenever the table does.
-inline constexpr uint32_t kNvshmemPluginVersion = 1;
+// Changes whenever the table does, or what kernels are told.
+inline constexpr uint32_t kNvshmemPluginVersion = 2;
 inline constexpr const char* kNvshmemPluginSymbol = "tileoverlap_nvshmem_plugin";
 using NvshmemPluginFunction = const NvshmemPlugin* (*)(uint32_t version);
 
