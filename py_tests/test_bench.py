@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tileoverlap.bench import plots
 from tileoverlap.bench.loop_back import LINKS, Choice, rank_plan, routed_counts
 from tileoverlap.bench.one_gpu import check_fits
 from tileoverlap.bench.producer import summarise
+from tileoverlap.bench.router import check_mode, mode_name
 from tileoverlap.bench.shapes import SERVED, SWEEP, find_shapes
 from tileoverlap.bench.timing import Timing, Variant, interleaved
 from tileoverlap.cli import main
@@ -64,6 +66,18 @@ def test_the_busiest_rank_of_a_skewed_mode_is_measured():
     rows = [rank_plan(shape, placement, counts, Choice(), rank).valid_rows for rank in range(4)]
     assert rows[0] == max(rows)
     assert rows[0] > 1.4 * np.mean(rows)
+
+
+def test_the_choices_of_a_real_router_can_be_measured(real_trace: Path):
+    (shape,) = find_shapes("M=16384,N=8192,E=16")
+    placement, counts = routed_counts(shape, f"{real_trace}:13")
+    assert counts.array.sum() == shape.world * shape.tokens * shape.top_k
+    rows = [rank_plan(shape, placement, counts, Choice(), rank).valid_rows for rank in range(4)]
+    assert rank_plan(shape, placement, counts, Choice()).valid_rows == max(rows)
+    assert mode_name(f"{real_trace}:13") == "esft_routing.npz:13"
+    (others,) = find_shapes("M=16384,N=8192,E=4")
+    with pytest.raises(to.InvalidArgument, match=r"must lie in 0\.\.15"):
+        check_mode(f"{real_trace}:13", [shape, others])
 
 
 class FakeTorch:
@@ -202,6 +216,7 @@ def test_the_command_says_what_can_be_measured(capsys: pytest.CaptureFixture[str
         (["operator", "--expert", "gelu"], "argument --expert: has no meaning for operator"),
         (["layer", "--expert", "relu"], "single, gelu or silu_gate, got 'relu'"),
         (["layer", "--modes", "balanced,fair"], "argument --modes: 'fair' is none of balanced"),
+        (["producer", "--modes", "no.npz:1"], "argument --modes: cannot read no.npz"),
         (["correctness", "--shapes", "E=17"], "argument --shapes: no shape is named 'E=17'"),
         (["layer", "--comm-sms", "2,0"], "argument --comm-sms: must be at least 1, got 0"),
         (["correctness", "--plot", "a.png"], "there is no picture of correctness"),

@@ -405,7 +405,7 @@ def test_counts_of_sms_are_checked(options: dict[str, int], words: str):
 
 
 def test_another_way_to_transfer_rows_is_refused():
-    with pytest.raises(to.InvalidArgument, match="transfer must be .*ship.*store.*got 'mail'"):
+    with pytest.raises(to.InvalidArgument, match=r"transfer must be .*ship.*store.*got 'mail'"):
         to.CudaExecutor(to.DeviceWorld(0).transport(0), transfer="mail")
 
 

@@ -10,6 +10,7 @@ from tileoverlap.bench.checked import check_layer
 from tileoverlap.bench.loop_back import Choice
 from tileoverlap.bench.one_gpu import OneGpuRanks
 from tileoverlap.bench.routed import Call, make_call, up_rows
+from tileoverlap.bench.router import mode_name
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 from tileoverlap.bench.torch_layer import loop_layer
@@ -130,7 +131,7 @@ def _described(
     """What is measured."""
     return {
         "shape": shape.name,
-        "mode": mode,
+        "mode": mode_name(mode),
         "dtype": dtype,
         "expert": call.expert,
         "layout": choice.layout,

@@ -10,11 +10,11 @@ import numpy as np
 from tileoverlap import _core
 from tileoverlap._args import as_choice
 from tileoverlap._dlpack import as_output, as_tensor
+from tileoverlap.bench.router import routing_of
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.counts import RouteCounts, count_routes
 from tileoverlap.placement import Placement
 from tileoverlap.plan import Plan, make_plan
-from tileoverlap.routing import route
 from tileoverlap.timeline import Timeline
 
 __all__ = [
@@ -44,16 +44,23 @@ class Choice:
 
 
 def routed_counts(shape: Shape, mode: str) -> tuple[Placement, RouteCounts]:
-    """Who sends how many copies where, in a router mode."""
+    """Who sends how many copies where; `mode` as for routing_of."""
     placement = Placement.even(world=shape.world, experts=shape.experts)
-    routed = route(mode, placement=placement, tokens=shape.tokens, top_k=shape.top_k)
+    routed = routing_of(shape, placement, mode)
     return placement, count_routes(placement, [part.ids for part in routed])
 
 
 def rank_plan(
-    shape: Shape, placement: Placement, counts: RouteCounts, choice: Choice, rank: int = 0
+    shape: Shape,
+    placement: Placement,
+    counts: RouteCounts,
+    choice: Choice,
+    rank: int | None = None,
 ) -> Plan:
-    """Rank 0's is the busiest of the skewed modes."""
+    """`rank`: unless given the one with most rows, the first of these."""
+    if rank is None:
+        by_rank = np.add.reduceat(counts.array.sum(axis=0), placement.expert_begin[:-1])
+        rank = int(np.argmax(by_rank))
     return make_plan(
         placement,
         rank,

@@ -21,6 +21,7 @@ from tileoverlap.bench.loop_back import (
     routed_counts,
 )
 from tileoverlap.bench.peers import captured, cublas_loop, expert_products
+from tileoverlap.bench.router import mode_name
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 from tileoverlap.counts import RouteCounts
@@ -98,6 +99,7 @@ def measure_operator(
                         placement,
                         counts,
                         choice,
+                        plan.rank,
                         tensors,
                         dtype,
                         chunks,
@@ -114,7 +116,7 @@ def measure_operator(
     ours = min(us["ours"], us["ours_graph"])
     row: Row = {
         "shape": shape.name,
-        "mode": mode,
+        "mode": mode_name(mode),
         "dtype": dtype,
         "layout": choice.layout,
         "link": link,
@@ -190,19 +192,23 @@ def _chunked(
     placement: Placement,
     counts: RouteCounts,
     choice: Choice,
+    place: int,
     tensors: Tensors,
     dtype: str,
     chunks: int,
     comm_sms: int,
     link: str,
 ) -> Launch:
-    """While one chunk of experts is returned, the next one's GEMM runs on the SMs left."""
+    """While one chunk of experts is returned, the next one's GEMM runs on the SMs left.
+
+    `place`: the rank whose operator it is.
+    """
     ranks = []
     row = 0
     for experts in np.array_split(np.arange(shape.experts_a_rank), chunks):
         matrix = np.zeros_like(counts.array)
         matrix[:, experts] = counts.array[:, experts]
-        plan = rank_plan(shape, placement, RouteCounts(placement, matrix), choice)
+        plan = rank_plan(shape, placement, RouteCounts(placement, matrix), choice, place)
         if plan.rows == 0:
             continue
         part = replace(

@@ -16,6 +16,7 @@ from tileoverlap.bench.loop_back import (
     routed_counts,
 )
 from tileoverlap.bench.peers import producer_peers, square
+from tileoverlap.bench.router import mode_name
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.bench.timing import Variant, interleaved
 
@@ -82,7 +83,7 @@ def measure_producer(
     for number, (choice, rank) in enumerate(zip(choices, ranks, strict=True)):
         row: Row = {
             "shape": shape.name,
-            "mode": mode,
+            "mode": mode_name(mode),
             "dtype": dtype,
             "rows": rank.plan.valid_rows,
             "experts": shape.experts_a_rank,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from tileoverlap.bench.router import routing_of
 from tileoverlap.bench.shapes import Shape
 from tileoverlap.placement import Placement
-from tileoverlap.routing import route
 
 __all__ = ["Call", "input_width", "make_call", "up_rows"]
 
@@ -87,7 +87,7 @@ def make_call(
         return values.uniform_(-scale, scale, generator=generator)
 
     placement = Placement.even(world=shape.world, experts=shape.experts)
-    routed = route(mode, placement=placement, tokens=shape.tokens, top_k=shape.top_k)
+    routed = routing_of(shape, placement, mode)
     ids = torch.from_numpy(np.concatenate([part.ids for part in routed])).to(device)
     rows = up_rows(shape, expert)
     call = Call(

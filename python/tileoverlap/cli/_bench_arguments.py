@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tileoverlap.bench.loop_back import LINKS, Choice
+from tileoverlap.bench.router import check_mode
 from tileoverlap.bench.shapes import Shape, find_shapes
 from tileoverlap.bench.transport import find_link
 from tileoverlap.cli._parser import UsageError, choice, count
@@ -44,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser, whats: Sequence[str]) -> None
         help="separated by semicolons: sweep (the paper's Table 2), served, words of a name such "
         "as M=16384,E=16, or ROWS,EXPERTS,K,N of one rank of four",
     )
-    parser.add_argument("--modes", default="balanced", metavar="MODES", help=", ".join(MODES))
+    parser.add_argument(
+        "--modes",
+        default="balanced",
+        metavar="MODES",
+        help=f"{', '.join(MODES)}, or FILE.npz:LAYER, the first choices of a trace",
+    )
     parser.add_argument("--dtype", type=choice(_DTYPES), default=_DTYPES[0], metavar="D")
     add_plan_arguments(parser)
     parser.add_argument(
@@ -90,10 +96,12 @@ def check_arguments(options: argparse.Namespace) -> list[str]:
     if options.plot and options.what == "correctness":
         raise UsageError("argument --plot: there is no picture of correctness")
     modes: list[str] = options.modes.split(",")
+    shapes = shapes_of(options, "sweep")
     for mode in modes:
-        if mode not in MODES:
-            raise UsageError(f"argument --modes: '{mode}' is none of {', '.join(MODES)}")
-    shapes_of(options, "sweep")
+        try:
+            check_mode(mode, shapes)
+        except ValueError as error:
+            raise UsageError(f"argument --modes: {error}") from error
     given_comm_sms(options)
     return modes
 

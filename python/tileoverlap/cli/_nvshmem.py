@@ -29,8 +29,8 @@ class NvshmemMachine(OneRank, CudaMachine):
     transport = "nvshmem"
 
     def __init__(self, me: RankProcess, options: Mapping[str, Any], stack: ExitStack) -> None:
-        """`options`: of CudaExecutor. `stack` ends NVSHMEM when what was made from it has gone. Raises UsageError as
-        CudaMachine."""
+        """`options`: of CudaExecutor. `stack` ends NVSHMEM when what was made from it has gone.
+        Raises UsageError as CudaMachine."""
         self._me = me
         self._stack = stack
         super().__init__(options, device=me.local_rank % max(1, len(cuda_devices())))
