@@ -59,6 +59,7 @@ tileoverlap_kernels(
   produce/instances/sm90_bf16_128x128_silu_gate.cu
   produce/instances/sm90_bf16_128x256.cu
   produce/instances/sm90_bf16_128x256_gelu.cu
+  produce/instances/sm90_bf16_64x128.cu
   produce/instances/sm90_bf16_64x128_silu_gate.cu
   produce/instances/sm90_bf16_64x256.cu
   produce/instances/sm90_bf16_64x256_gelu.cu
@@ -66,6 +67,7 @@ tileoverlap_kernels(
   produce/instances/sm90_fp16_128x128_silu_gate.cu
   produce/instances/sm90_fp16_128x256.cu
   produce/instances/sm90_fp16_128x256_gelu.cu
+  produce/instances/sm90_fp16_64x128.cu
   produce/instances/sm90_fp16_64x128_silu_gate.cu
   produce/instances/sm90_fp16_64x256.cu
   produce/instances/sm90_fp16_64x256_gelu.cu)

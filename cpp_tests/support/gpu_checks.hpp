@@ -24,7 +24,7 @@ struct GpuTile {
 };
 inline std::ostream& operator<<(std::ostream& out, const GpuTile& tile) { return out << tile.text(); }
 
-inline constexpr GpuTile kGpuTiles[] = {{128, 128}, {128, 256}, {64, 256}};  // of compute capability 9.0
+inline constexpr GpuTile kGpuTiles[] = {{128, 128}, {128, 256}, {64, 256}, {64, 128}};  // of compute capability 9.0
 inline constexpr DType kGpuTypes[] = {DType::kBFloat16, DType::kFloat16};
 
 inline bool has_gpu_tile(const GpuTile& tile) {

@@ -10,13 +10,28 @@ namespace {
 // Every compiled kernel. A function and not a table: objects are made where they are first asked for, in any order.
 std::span<const GpuProducer* const> all_producers() {
   static const GpuProducer* const producers[] = {
-      &sm80_bf16_128x128(),           &sm80_bf16_128x128_gelu(),     &sm80_bf16_128x128_silu_gate(),
-      &sm80_fp16_128x128(),           &sm80_fp16_128x128_gelu(),     &sm80_fp16_128x128_silu_gate(),
-      &sm90_bf16_128x256(),           &sm90_bf16_128x256_gelu(),     &sm90_bf16_128x128_silu_gate(),
-      &sm90_bf16_128x128(),           &sm90_bf16_64x256(),           &sm90_bf16_64x256_gelu(),
-      &sm90_bf16_64x128_silu_gate(),  &sm90_fp16_128x256(),          &sm90_fp16_128x256_gelu(),
-      &sm90_fp16_128x128_silu_gate(), &sm90_fp16_128x128(),          &sm90_fp16_64x256(),
-      &sm90_fp16_64x256_gelu(),       &sm90_fp16_64x128_silu_gate(),
+      &sm80_bf16_128x128(),
+      &sm80_bf16_128x128_gelu(),
+      &sm80_bf16_128x128_silu_gate(),
+      &sm80_fp16_128x128(),
+      &sm80_fp16_128x128_gelu(),
+      &sm80_fp16_128x128_silu_gate(),
+      &sm90_bf16_128x256(),
+      &sm90_bf16_128x256_gelu(),
+      &sm90_bf16_128x128_silu_gate(),
+      &sm90_bf16_128x128(),
+      &sm90_bf16_64x128(),
+      &sm90_bf16_64x256(),
+      &sm90_bf16_64x256_gelu(),
+      &sm90_bf16_64x128_silu_gate(),
+      &sm90_fp16_128x256(),
+      &sm90_fp16_128x256_gelu(),
+      &sm90_fp16_128x128_silu_gate(),
+      &sm90_fp16_128x128(),
+      &sm90_fp16_64x128(),
+      &sm90_fp16_64x256(),
+      &sm90_fp16_64x256_gelu(),
+      &sm90_fp16_64x128_silu_gate(),
   };
   return producers;
 }

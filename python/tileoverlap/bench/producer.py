@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from tileoverlap.bench.timing import Variant, interleaved
 __all__ = ["OURS", "measure_producer", "summarise"]
 
 OURS = ("flags", "plain", "spared")
+_OTHER = {"bfloat16": "float16", "float16": "bfloat16"}
 Row = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ def measure_producer(
     """One row a choice, all measured in turn. TFLOP/s count valid rows; times are medians, in us.
 
     Variants: flags (all SMs, a flag behind each tile), plain (no flags), spared (flags, without
-    `spared_sms` SMs), and the peers.
+    `spared_sms` SMs), and with `peers` these and the first choice's flags in the other 16-bit type.
     """
     placement, counts = routed_counts(shape, mode)
     variants: dict[str, Variant] = {}
@@ -71,6 +73,8 @@ def measure_producer(
         launches = producer_peers(torch, first)
         theirs = list(launches)
         variants |= {name: Variant(launch) for name, launch in launches.items()}
+        other = _in_type(torch, shape, ranks[0], first, _OTHER[dtype])
+        variants["other"] = Variant(partial(other.produce, other.sms), other.begin)
     launch, square_flops = square(torch, dtype)
     variants["square"] = Variant(launch)
     times = interleaved(torch, variants, repetitions)
@@ -109,8 +113,30 @@ def measure_producer(
         if theirs:
             best = max(theirs, key=rate.__getitem__)
             row |= {"best_peer": best, "to_best_peer": row["flags_tflops"] / rate[best]}
+            row |= {
+                "other_dtype": _OTHER[dtype],
+                "other_us": times["other"].median,
+                "other_tflops": rate["other"],
+            }
         rows.append(row)
     return rows
+
+
+def _in_type(torch: Any, shape: Shape, rank: LoopBack, tensors: Tensors, dtype: str) -> LoopBack:
+    """The same GEMM on the same values, rounded to another type."""
+    kind = getattr(torch, dtype)
+    cast = replace(
+        tensors,
+        **{
+            name: getattr(tensors, name).to(kind)
+            for name in ("rows", "packed", "weights", "output")
+        },
+    )
+    other = LoopBack(torch, rank.plan, shape, dtype, cast)
+    other.begin()
+    other.produce(other.sms)
+    check_gemm(torch, rank.plan, cast, dtype)
+    return other
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, float]:
@@ -139,4 +165,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, float]:
     ratios = [row["to_best_peer"] for row in rows if "to_best_peer" in row]
     if ratios:
         summary |= {"to_best_peer": mean(ratios), "worst_to_best_peer": min(ratios)}
+    others = [row["other_tflops"] / row["flags_tflops"] for row in rows if "other_tflops" in row]
+    if others:
+        summary["other_type"] = mean(others)
     return summary

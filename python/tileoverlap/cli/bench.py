@@ -121,7 +121,11 @@ def _print_producer(row: Row) -> None:
     peers = "  ".join(
         f"{name} {row[f'{name}_tflops']:.0f}" for name in names if f"{name}_tflops" in row
     )
-    ratio = f"  ratio {row['to_best_peer']:.3f}" if "to_best_peer" in row else ""
+    ratio = (
+        f"  ratio {row['to_best_peer']:.3f}  {row['other_dtype']} {row['other_tflops']:.0f}"
+        if "to_best_peer" in row
+        else ""
+    )
     print(
         f"{row['shape']:<24} {row['mode']:<13} {row['kernel']} group {row['group']}  "
         f"flags {row['flags_tflops']:.0f}  plain {row['plain_tflops']:.0f}  "
