@@ -17,6 +17,7 @@ from tileoverlap.bench.one_gpu import check_fits
 from tileoverlap.bench.producer import summarise
 from tileoverlap.bench.router import check_mode, mode_name
 from tileoverlap.bench.shapes import SERVED, SWEEP, find_shapes
+from tileoverlap.bench.tile_table import table_of
 from tileoverlap.bench.timing import Timing, Variant, interleaved
 from tileoverlap.cli import main
 
@@ -78,6 +79,45 @@ def test_the_choices_of_a_real_router_can_be_measured(real_trace: Path):
     (others,) = find_shapes("M=16384,N=8192,E=4")
     with pytest.raises(to.InvalidArgument, match=r"must lie in 0\.\.15"):
         check_mode(f"{real_trace}:13", [shape, others])
+
+
+def test_the_table_of_tiles_has_the_fastest_and_no_noise():
+    def row(shape: str, tile: list[int], group: int, us: float) -> dict[str, Any]:
+        return {
+            "shape": shape,
+            "rows": 64,
+            "experts": 2,
+            "k": 16,
+            "n": 32,
+            "tile": tile,
+            "group": group,
+            "flags_us": us,
+        }
+
+    rows = [
+        row("a", [128, 128], 8, 10.0),
+        row("a", [64, 128], 4, 9.0),
+        row("b", [128, 128], 8, 10.0),
+        row("b", [128, 256], 8, 9.95),
+        row("b", [128, 128], 4, 11.0),
+    ]
+    lines = table_of(rows, "A GPU", 90).splitlines()
+    assert [line for line in lines if not line.startswith("//")] == [
+        '{"A GPU", 90, 64, 2, 16, 32, 64, 128, 4},',
+        '{"A GPU", 90, 64, 2, 16, 32, 128, 128, 8},',
+    ]
+
+
+def test_a_tile_is_chosen_by_shape_and_gpu():
+    gpu = to.CudaDevice(0, "NVIDIA H200", (9, 0), 132, 1 << 37, ((128, 128),))
+    few = to.choose_tile(gpu, dtype="bfloat16", rows=1024, experts=32, k=2048, n=7168)
+    assert few.tile[0] == 64
+    assert few.source == "measured on NVIDIA H200"
+    other = gpu._replace(name="another", capability=(8, 0))
+    choice = to.choose_tile(other, dtype="bfloat16", rows=1024, experts=32, k=2048, n=7168)
+    assert choice == ((128, 128), 8, "rule")
+    with pytest.raises(to.InvalidArgument, match="experts must be at least 1"):
+        to.choose_tile(gpu, dtype="bfloat16", rows=1024, experts=0, k=2048, n=7168)
 
 
 class FakeTorch:
@@ -212,6 +252,7 @@ def test_the_command_says_what_can_be_measured(capsys: pytest.CaptureFixture[str
     [
         (["operator", "--link", "nvlink"], "argument --link: must be hbm or pcie, got 'nvlink'"),
         (["producer", "--link", "pcie"], "argument --link: has no meaning for producer"),
+        (["producer", "--table", "t.inc"], "argument --table: has no meaning for producer"),
         (["layer", "--link", "pcie"], "only for transport, operator, partition, experts"),
         (["operator", "--expert", "gelu"], "argument --expert: has no meaning for operator"),
         (["layer", "--expert", "relu"], "single, gelu or silu_gate, got 'relu'"),

@@ -21,6 +21,7 @@
 #include "tileoverlap/plan/plan.hpp"
 #include "tileoverlap/plan/tile_arrays.hpp"
 #include "tileoverlap/produce/expert_kind.hpp"
+#include "tileoverlap/produce/tile_table.hpp"
 #include "tileoverlap/produce/weights.hpp"
 #include "tileoverlap/routing/counts.hpp"
 #include "tileoverlap/routing/placement.hpp"

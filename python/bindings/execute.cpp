@@ -20,6 +20,7 @@
 #include "tileoverlap/execute/cpu_executor.hpp"
 #include "tileoverlap/execute/cuda_executor.hpp"
 #include "tileoverlap/execute/executor.hpp"
+#include "tileoverlap/produce/tile_table.hpp"
 
 namespace tileoverlap::python {
 namespace {
@@ -194,6 +195,21 @@ void bind_cuda_executor(nb::module_& module) {
       .def_ro("memory_bytes", &CudaDevice::memory_bytes)
       .def_ro("bfloat16_tiles", &CudaDevice::bfloat16_tiles);
   module.def("cuda_devices", &cuda_devices, WithoutGil());
+  module.def(
+      "choose_tile",
+      [](const std::string& device, int32_t capability, const std::string& dtype, int64_t rows, int32_t experts,
+         int64_t k, int64_t n) {
+        const TileChoice choice = choose_tile({.device = device,
+                                               .capability = capability,
+                                               .dtype = parse_dtype(dtype),
+                                               .rows = rows,
+                                               .experts = experts,
+                                               .k = k,
+                                               .n = n});
+        return nb::make_tuple(choice.tile_m, choice.tile_n, choice.group, choice.source);
+      },
+      nb::kw_only(), nb::arg("device"), nb::arg("capability"), nb::arg("dtype"), nb::arg("rows"), nb::arg("experts"),
+      nb::arg("k"), nb::arg("n"));
   module.def("why_no_cuda_device", &why_no_cuda_device, WithoutGil());
   module.def(
       "make_cuda_executor",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tileoverlap import _core
 from tileoverlap._args import as_choice, as_instance, as_int
 from tileoverlap.executor import Executor, Faults
+from tileoverlap.placement import Placement
 from tileoverlap.transport import Transport
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "CudaDevice",
     "CudaExecutor",
     "CudaFaults",
+    "TileChoice",
+    "choose_tile",
     "cuda_devices",
     "why_no_cuda_device",
 ]
@@ -50,6 +53,41 @@ def cuda_devices() -> list[CudaDevice]:
         )
         for device in _core.cuda_devices()
     ]
+
+
+class TileChoice(NamedTuple):
+    """A tile and a group as in make_plan, and where they come from."""
+
+    tile: tuple[int, int]
+    group: int
+    source: str
+    """"measured on ...", "as on ..." (a GPU of the same compute capability), or "rule"."""
+
+
+def choose_tile(
+    device: CudaDevice, *, dtype: str, rows: int, experts: int, k: int, n: int
+) -> TileChoice:
+    """The tile that an experts' GEMM is fastest with, as measured for the nearest shape.
+
+    Args:
+        device: of cuda_devices().
+        dtype: "bfloat16" or "float16".
+        rows: copies that a rank computes in a call, mostly.
+        experts: on a rank.
+        k, n: depth, and width of a returned row, elements.
+
+    Ranks must choose the same tile: ask for the mean of all ranks.
+    """
+    tile_m, tile_n, group, source = _core.choose_tile(
+        device=device.name,
+        capability=10 * device.capability[0] + device.capability[1],
+        dtype=dtype,
+        rows=as_int("rows", rows),
+        experts=as_int("experts", experts, low=1),
+        k=as_int("k", k, low=1),
+        n=as_int("n", n, low=1),
+    )
+    return TileChoice((tile_m, tile_n), group, source)
 
 
 def why_no_cuda_device() -> str:
@@ -121,6 +159,14 @@ class CudaExecutor(Executor):
             **asdict(chosen),
         )
         super().__init__(core, transport, cuda_device=transport._core.device[1])
+
+    def _choose_tile(
+        self, placement: Placement, dtype: str, k: int, n: int, rows: int
+    ) -> tuple[tuple[int, int], int]:
+        device = cuda_devices()[self._cuda_device or 0]
+        experts = max(1, -(-placement.experts // placement.world))
+        choice = choose_tile(device, dtype=dtype, rows=rows, experts=experts, k=k, n=n)
+        return choice.tile, choice.group
 
 
 def _as_count(name: str, value: int | None) -> int:

@@ -116,10 +116,10 @@ class Executor:
         inner: int,
         top_k: int,
         max_tokens: int,
-        tile: tuple[int, int] = (128, 128),
+        tile: tuple[int, int] | None = None,
         layout: str = "compact",
         bands_per_segment: int = 1,
-        group: int = 8,
+        group: int | None = None,
         timeout_s: float | None = None,
         warmup_timeout_s: float | None = None,
         record_timeline: bool = False,
@@ -132,25 +132,42 @@ class Executor:
             hidden: width of out, and of x where there is a first projection; rows a multiple of 16
                 bytes.
             inner: depth of the returned GEMM; likewise.
+            tile, group: as for prepare, the same on all ranks; None: on a GPU what choose_tile
+                gives for max_tokens tokens, on the CPU 128 x 128 and 8.
             The others: as for prepare.
 
         Raises:
             InvalidArgument: as for prepare.
         """
+        as_instance("placement", placement, Placement)
+        as_choice("dtype", dtype, DTYPES)
+        rows = as_int("max_tokens", max_tokens, high=INT64_MAX) * as_int("top_k", top_k, low=1)
+        depth = as_int("inner", inner, low=1, high=INT64_MAX)
+        width = as_int("hidden", hidden, low=1, high=INT32_MAX)
+        if tile is None or group is None:
+            chosen = self._choose_tile(placement, dtype, depth, width, min(rows, INT64_MAX))
+            tile, group = tile or chosen[0], chosen[1] if group is None else group
         core = self._core.prepare_layer(
-            placement=as_instance("placement", placement, Placement)._core,
-            dtype=as_choice("dtype", dtype, DTYPES),
+            placement=placement._core,
+            dtype=dtype,
             expert=as_choice("expert", expert, EXPERT_KINDS),
-            hidden=as_int("hidden", hidden, low=1, high=INT32_MAX),
-            inner=as_int("inner", inner, low=1, high=INT64_MAX),
-            top_k=as_int("top_k", top_k, low=1),
-            max_tokens=as_int("max_tokens", max_tokens, high=INT64_MAX),
+            hidden=width,
+            inner=depth,
+            top_k=top_k,
+            max_tokens=max_tokens,
             plan=plan_options(tile, layout, bands_per_segment, group),
             timeout_ns=as_nanoseconds("timeout_s", timeout_s),
             warmup_timeout_ns=as_nanoseconds("warmup_timeout_s", warmup_timeout_s),
             record_timeline=bool(record_timeline),
         )
         return MoeLayer(core, cuda_device=self._cuda_device)
+
+    def _choose_tile(
+        self, placement: Placement, dtype: str, k: int, n: int, rows: int
+    ) -> tuple[tuple[int, int], int]:
+        """Tile and group of a layer that leaves them open; `rows`: a rank's, on average."""
+        del placement, dtype, k, n, rows
+        return (128, 128), 8
 
     def __repr__(self) -> str:
         return repr(self._core)

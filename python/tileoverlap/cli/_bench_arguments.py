@@ -29,7 +29,7 @@ __all__ = [
 
 LAYERS = ("layer", "correctness")
 _OVER_LINKS = ("transport", "operator", "partition", "experts")
-_ONLY_FOR = {"link": _OVER_LINKS, "expert": LAYERS}
+_ONLY_FOR = {"link": _OVER_LINKS, "expert": LAYERS, "table": ("tune",)}
 _LINK_GBS = 400.0
 _DTYPES = ("bfloat16", "float16")
 _REPETITIONS = 50
@@ -81,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser, whats: Sequence[str]) -> None
         help=f"{_REPETITIONS} unless given; of correctness: inputs, {_INPUTS} unless given",
     )
     parser.add_argument("--json", metavar="FILE", help="all figures")
+    parser.add_argument(
+        "--table",
+        metavar="FILE",
+        help="of tune: what is fastest, for src/produce/tile_table.inc",
+    )
     parser.add_argument(
         "--plot", metavar="FILE", help="a picture of them (.png, .svg or .pdf); not of correctness"
     )

@@ -16,6 +16,7 @@ from tileoverlap.bench.loop_back import Choice
 from tileoverlap.bench.operator import measure_operator
 from tileoverlap.bench.producer import measure_producer, summarise
 from tileoverlap.bench.shapes import Shape
+from tileoverlap.bench.tile_table import table_of
 from tileoverlap.bench.transport import SIZES, SMS, measure_transport
 from tileoverlap.cli._bench_arguments import (
     LAYERS,
@@ -159,6 +160,12 @@ def _tune(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
             best = sorted(measured, key=lambda row: float(row["flags_us"]))[:3]
             for row in best:
                 _print_producer(row)
+    if options.table is not None:
+        gpu = cuda_devices()[0]
+        capability = 10 * gpu.capability[0] + gpu.capability[1]
+        with OutputFile(options.table, "the table") as table:
+            table.stream.write(table_of(rows, gpu.name, capability).encode())
+            table.commit()
     return {"rows": rows}
 
 

@@ -32,8 +32,8 @@ struct OwnerMaps {
 // count) of these, and go to `row` of the owner's memory. Rows that nobody owns are padding, and left out.
 template <class Visit>
 CUTLASS_DEVICE void for_each_owner(const StoreTask& task, int32_t begin, int32_t rows, Visit visit) {
-  int32_t number =
-      planner::last_not_above(begin, task.run_count, [&](int32_t other) { return int64_t{__ldg(&task.runs[other].row_begin)}; });
+  int32_t number = planner::last_not_above(begin, task.run_count,
+                                           [&](int32_t other) { return int64_t{__ldg(&task.runs[other].row_begin)}; });
   for (; number < task.run_count; ++number) {
     const int4 raw = __ldg(reinterpret_cast<const int4*>(task.runs + number));
     const StoredRun run = {raw.x, raw.y, raw.z, raw.w};
@@ -122,7 +122,8 @@ struct Copy_Traits<tileoverlap::sm90::StoreToOwners, BitsPerCopy, Auxiliary>
                                                      Tensor<Target, TargetLayout>& target) {
     static_assert(is_smem<Source>::value);
 #if defined(__CUDA_ARCH__)  // CUTLASS's copies are for the host, too, where nobody calls this one
-    constexpr int kRows = decltype(size(source))::value * sizeof(typename Source::value_type) / tileoverlap::sm90::kBoxBytes;
+    constexpr int kRows =
+        decltype(size(source))::value * sizeof(typename Source::value_type) / tileoverlap::sm90::kBoxBytes;
     if (traits.task.runs == nullptr) {
       const Copy_Traits<SM90_TMA_STORE, BitsPerCopy, Auxiliary>& whole = traits;
       copy_unpack(whole, source, target);
