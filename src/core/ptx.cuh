@@ -41,12 +41,6 @@ __device__ __forceinline__ void add_release_system(uint64_t* address, uint64_t v
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
-__device__ __forceinline__ void add_relaxed_system(uint64_t* address, uint64_t value) {
-  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-
-// Turns the relaxed writes behind it into releases.
-__device__ __forceinline__ void fence_release_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 // Turns the relaxed loads before it into acquires of what they read.
 __device__ __forceinline__ void fence_acquire_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void fence_acquire_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

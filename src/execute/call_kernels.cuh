@@ -140,15 +140,14 @@ __device__ bool await_arrival(const AwaitTask& task, const DeviceWatch<Link>& wa
 }
 
 template <class Link>
-__global__ void count_dispatched_kernel(const DeviceWorld world, const int64_t* rows, int64_t row_bytes) {
+__global__ void count_sent_kernel(const DeviceWorld world, Word word, const int64_t* rows, int64_t row_bytes) {
   if (!is_running(world)) return;
   if (threadIdx.x == 0) Link::complete();
   __syncthreads();
   for (int32_t peer = static_cast<int32_t>(threadIdx.x); peer < world.world(); peer += kCallThreads) {
     if (peer == world.rank || rows[peer] == 0) continue;
     // Release: the kernel before has written the rows. Pairs with the peer's acquire in await_arrival().
-    Link::add(world, peer, world.layout.word_offset(Word::kDispatched, world.rank),
-              static_cast<uint64_t>(rows[peer] * row_bytes));
+    Link::add(world, peer, world.layout.word_offset(word, world.rank), static_cast<uint64_t>(rows[peer] * row_bytes));
   }
 }
 
@@ -212,7 +211,7 @@ void load_call_kernels() {
                 reinterpret_cast<const void*>(&close_session_kernel<Link>),
                 reinterpret_cast<const void*>(&begin_call_kernel<Link>),
                 reinterpret_cast<const void*>(&await_peers_kernel<Link>),
-                reinterpret_cast<const void*>(&count_dispatched_kernel<Link>),
+                reinterpret_cast<const void*>(&count_sent_kernel<Link>),
                 reinterpret_cast<const void*>(&finish_call_kernel<Link>)},
                "loading the kernels of a call");
 }
@@ -236,9 +235,9 @@ void begin_call(const DeviceWorld& world, CallStamps* stamps, cudaStream_t strea
 }
 
 template <class Link>
-void count_dispatched(const DeviceWorld& world, const int64_t* rows, int64_t row_bytes, cudaStream_t stream) {
-  count_dispatched_kernel<Link><<<1, kCallThreads, 0, stream>>>(world, rows, row_bytes);
-  cuda_check(cudaGetLastError(), "launching count_dispatched");
+void count_sent(const DeviceWorld& world, Word word, const int64_t* rows, int64_t row_bytes, cudaStream_t stream) {
+  count_sent_kernel<Link><<<1, kCallThreads, 0, stream>>>(world, word, rows, row_bytes);
+  cuda_check(cudaGetLastError(), "launching count_sent");
 }
 
 template <class Link>

@@ -31,7 +31,7 @@ constexpr LinkKernels link_kernels() {
           .cast_refusal = cast_refusal<Link>,
           .plan_call = launch_plan_call<Link>,
           .push_rows = push_rows<Link>,
-          .count_dispatched = count_dispatched<Link>,
+          .count_sent = count_sent<Link>,
           .await_peers = await_peers<Link>,
           .ship_rows = ship_rows<Link>,
           .finish_call = finish_call<Link>};

@@ -37,8 +37,9 @@ struct LinkKernels {
   void (*plan_call)(const PlanCallTask& task, cudaStream_t stream);
   // The rows are not counted at the peers yet.
   void (*push_rows)(const PushTask& task, int32_t sms, cudaStream_t stream);
-  // Counts what this rank has dispatched at each peer: `rows` [world], in device memory. Behind push_rows.
-  void (*count_dispatched)(const DeviceWorld& world, const int64_t* rows, int64_t row_bytes, cudaStream_t stream);
+  // Counts at each peer, in this rank's `word` of its part, what kernels before have put there: `rows` [world], in
+  // device memory. Behind push_rows, and behind a GEMM that stores rows to their owners.
+  void (*count_sent)(const DeviceWorld& world, Word word, const int64_t* rows, int64_t row_bytes, cudaStream_t stream);
   void (*await_peers)(const AwaitTask& task, cudaStream_t stream);
   // `sms` > 0.
   void (*ship_rows)(const ShipTask& task, int32_t sms, cudaStream_t stream);

@@ -30,15 +30,12 @@ struct PublishTask {
   int32_t withheld_band = -1;       // for tests: computed, never published
 };
 
-// Rows that the kernel itself stores where they are wanted, instead of all in `output`, with the bytes counted at their
-// owners behind each tile. A plain struct, as above. All pointers are into device memory.
+// Rows that the kernel itself stores where they are wanted, instead of all in `output`. A plain struct, as above. All
+// pointers are into device memory.
 struct StoreTask {
-  const StoredRun* runs = nullptr;  // [run_count], by row; null: not this way
-  int32_t run_count = 0;
-  int32_t rank = 0;
-  const void* maps = nullptr;         // [world], each what encode_owner() has made
-  std::byte* const* parts = nullptr;  // [world], of the ranks' memory that holds the words counted in
-  int64_t counter = 0;                // where the word lies in each part
+  const StoredRun* runs = nullptr;  // [experts on this rank][world], by row; null: not this way
+  int32_t rank = 0, world = 0;
+  const void* maps = nullptr;  // [world], each what encode_owner() has made
 };
 
 // The weights of the rank's experts, each [n, k]: one tensor, or a table that GpuProducer::encode_table filled.

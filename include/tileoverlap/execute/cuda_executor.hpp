@@ -17,7 +17,7 @@ namespace tileoverlap {
 struct CudaFaults {
   uint64_t shuffle_seed = 0;   // != 0: rows are shipped in another order in each call
   int32_t max_delay_us = 0;    // > 0: a random wait up to this in front of each shipment
-  int32_t withhold_band = -1;  // >= 0: this rank's band is computed and never published
+  int32_t withhold_band = -1;  // >= 0: this rank's band is computed and never published; with Transfer::kStore none is
   bool poison = false;         // fill staging, input rows and outputs with NaN whenever nobody may read them
   uint64_t first_epoch = 0;    // the session's calls are counted from first_epoch + 1 (equal on all ranks)
 };

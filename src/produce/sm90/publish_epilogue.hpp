@@ -1,5 +1,5 @@
 #pragma once
-// CUTLASS extension: behind each tile, its flag; or its bytes, counted at the owners whose memory it was stored in.
+// CUTLASS extension: behind each tile, its flag. Rows may go to their owners at once.
 
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
@@ -47,19 +47,16 @@ class PublishEpilogue : public Base {
   CUTLASS_DEVICE auto store(LoadPipeline load_pipeline, LoadState load_state, StorePipeline store_pipeline,
                             StoreState store_state, Problem problem, Tile tile, Coord coord, Accumulators accumulators,
                             TiledMma tiled_mma, int thread, typename Base::TensorStorage& storage, int subtile = -1) {
+    if constexpr (kStoresToOwners) {
+      const auto [band, tile_n, k_tile, expert] = coord;
+      if (publish_.store.runs != nullptr && thread / 32 == 0) {
+        first_run_of_tile() = static_cast<int32_t>(expert) * publish_.store.world;
+      }
+    }
     const auto states = Base::store(load_pipeline, load_state, store_pipeline, store_state, problem, tile, coord,
                                     accumulators, tiled_mma, thread, storage, subtile);
     const auto [band, tile_n, k_tile, expert] = coord;
-    const bool speaks = thread / 32 == 0 && cute::elect_one_sync();
-    if constexpr (kStoresToOwners) {
-      if (speaks && publish_.store.runs != nullptr) {
-        constexpr int kColumns = cute::size<1>(Tile{});
-        const int left = static_cast<int>(cute::get<1>(problem)) - static_cast<int>(tile_n) * kColumns;
-        const int columns = left < kColumns ? left : kColumns;
-        count(static_cast<int32_t>(band), cute::size<0>(Tile{}), columns * sizeof(typename Base::ElementD));
-      }
-    }
-    if (speaks) publish(static_cast<int32_t>(band), static_cast<int32_t>(tile_n));
+    publish(static_cast<int32_t>(band), static_cast<int32_t>(tile_n), thread);
     return states;
   }
 
@@ -67,27 +64,15 @@ class PublishEpilogue : public Base {
   // All warps of the tile have handed their part to the store thread (named barriers inside Base::store); that thread,
   // the elected one of the first warp, waits until the stores it committed are complete and releases the flag. At once
   // and not one tile later: measured, the late form costs 2 %, this one less than 1 %.
-  CUTLASS_DEVICE void publish(int32_t band, int32_t tile_n) const {
+  CUTLASS_DEVICE void publish(int32_t band, int32_t tile_n, int thread) const {
     const PublishTask& task = publish_.task;
     if (task.flags == nullptr && task.stamps == nullptr) return;
+    if (thread / 32 != 0 || !cute::elect_one_sync()) return;
     ptx::wait_for_bulk_stores();
     const int64_t tile = element_offset(band, publish_.tiles_n, tile_n);
     if (task.stamps != nullptr) task.stamps[tile] = {ptx::global_timer_ns(), blockIdx.x, 0};
     // Release: pairs with the acquire of the consumer that sees this call's epoch.
     if (task.flags != nullptr && band != task.withheld_band) ptx::store_release_gpu(task.flags + tile, epoch_);
-  }
-
-  // By the same thread: the tile's rows lie with their owners, and their bytes are added to what has arrived there.
-  CUTLASS_DEVICE void count(int32_t band, int32_t tile_m, int64_t row_bytes) const {
-    const StoreTask& task = publish_.store;
-    if (band == publish_.task.withheld_band) return;
-    ptx::wait_for_bulk_stores();
-    ptx::fence_release_system();  // pairs with the owner's acquire in front of its reduce
-    for_each_owner(task, band * tile_m, tile_m, [&](const StoredRun& run, int32_t, int32_t rows, int32_t) {
-      if (run.owner == task.rank) return;
-      auto* arrived = reinterpret_cast<uint64_t*>(task.parts[run.owner] + task.counter);
-      ptx::add_relaxed_system(arrived, static_cast<uint64_t>(rows * row_bytes));
-    });
   }
 
   Publish publish_;

@@ -34,7 +34,7 @@ struct NvshmemPlugin {
 };
 
 // Changes whenever the table does, or what kernels are told.
-inline constexpr uint32_t kNvshmemPluginVersion = 2;
+inline constexpr uint32_t kNvshmemPluginVersion = 3;
 inline constexpr const char* kNvshmemPluginSymbol = "tileoverlap_nvshmem_plugin";
 using NvshmemPluginFunction = const NvshmemPlugin* (*)(uint32_t version);
 
