@@ -13,6 +13,7 @@ import pytest
 from support import LIMIT_S
 
 from tileoverlap import cli
+from tileoverlap.cli._ranks import Ranks
 
 
 def command(*arguments: str) -> list[str]:
@@ -126,6 +127,18 @@ def test_a_signal_is_named_and_gives_128_and_its_number():
     done = launch("-n", "2", *python("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.returncode == 128 + signal.SIGKILL
     assert done.stderr == "tileoverlap launch: rank 1 ended with SIGKILL\n"
+
+
+def test_a_killed_rank_comes_before_those_that_missed_it(capfd: pytest.CaptureFixture[str]):
+    """Also where all have ended before the launcher looks."""
+    with Ranks(prefix=False, grace_s=5.0) as ranks:
+        for program in ("raise SystemExit(1)", "import os; os.kill(os.getpid(), 9)"):
+            ranks.start([sys.executable, "-c", program], dict(os.environ))
+        for rank in ranks._ranks:
+            os.waitid(os.P_PID, rank.process.pid, os.WEXITED | os.WNOWAIT)
+        assert ranks.wait() == 128 + signal.SIGKILL
+    said = capfd.readouterr().err
+    assert "rank 1 ended with SIGKILL; rank 0 ended with exit code 1" in said
 
 
 def test_after_the_grace_the_others_are_ended_also_where_they_resist():

@@ -26,7 +26,7 @@ struct LayerOptions {
   int64_t inner = 0;   // depth of the returned GEMM; likewise
   int32_t top_k = 0;
   int64_t max_tokens = 0;  // on any one rank; no alignment asked for
-  PlanOptions plan = {};
+  PlanOptions plan = {};   // choose_tile() says which tile is fastest
   int64_t timeout_ns = 0;  // as in SessionOptions
   int64_t warmup_timeout_ns = 0;
   bool record_timeline = false;

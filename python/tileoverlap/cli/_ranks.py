@@ -139,13 +139,16 @@ class Ranks:
                 lines.source.close()
 
     def _look_for_ends(self) -> None:
+        failed = []
         for rank in self._running():
             rank.code = rank.process.poll()
-            if not rank.code:
-                continue
-            self._failed.append(rank)
-            if self._next_step is None:
-                self._begin_grace(f"rank {rank.number} ended with {rank.how}")
+            if rank.code:
+                failed.append(rank)
+        # Who is killed is missed by the others, who may end before the next look: it comes first.
+        failed.sort(key=lambda rank: rank.code is not None and rank.code > 0)
+        self._failed += failed
+        if failed and self._next_step is None:
+            self._begin_grace(f"rank {failed[0].number} ended with {failed[0].how}")
 
     def _begin_grace(self, why: str) -> None:
         begin = time.monotonic()
