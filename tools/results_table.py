@@ -48,9 +48,12 @@ def producer() -> list[str]:
         f"Geometric means: {summary['to_best_peer']:.3f} of the best peer (worst "
         f"{summary['worst_to_best_peer']:.3f}); flags cost "
         f"{summary['flags_over_plain'] - 1:.1%}; with {rows[0]['spared_sms']} SMs less, "
-        f"{summary['spared_to_share']:.3f} of the share that is left; {rows[0]['other_dtype']} "
-        f"{summary['other_type']:.3f} of {rows[0]['dtype']}.",
+        f"{summary['spared_to_share']:.3f} of the share that is left.",
     ]
+    if "other_type" in summary:
+        lines.append(
+            f"{rows[0]['other_dtype']} reaches {summary['other_type']:.3f} of {rows[0]['dtype']}."
+        )
     return lines
 
 
@@ -68,17 +71,26 @@ def operator() -> list[str]:
     ]
     for row in saved["data"]["rows"]:
         chunked = min(row[name] for name in ("b2_2_us", "b2_4_us") if name in row)
-        stored = min(row["stored_us"], row["stored_graph_us"])
         lines.append(
             f"| {row['rows']}, {row['n']}, {row['experts']}, {row['mode']} | {row['comm_sms']} | "
             f"{row['gemm_us']:.0f} | {row['copy_us']:.0f} ({row['copy_gbs']:.0f} GB/s) | "
             f"{row['b0_us']:.0f} | {row['b1_us']:.0f} | {chunked:.0f} | {row['best_us']:.0f} | "
             f"{row['over_b0']:.2f}, {row['over_b1']:.2f}, {row['over_b2']:.2f} | "
             f"{row['reached']:.1%} of {row['bound']:.2f} | "
-            f"{stored:.0f} | {row['b0_us'] / stored:.2f}, {row['stored_over_b1']:.2f}, "
-            f"{chunked / stored:.2f} | {row['stored_reached']:.1%} |"
+            f"{stored(row, chunked)}"
         )
     return lines
+
+
+def stored(row: dict, chunked: float) -> str:
+    """Where the GEMM stores rows at their owners itself; empty where that was not measured."""
+    if "stored_us" not in row:
+        return "- | - | - |"
+    us = min(row["stored_us"], row["stored_graph_us"])
+    return (
+        f"{us:.0f} | {row['b0_us'] / us:.2f}, {row['stored_over_b1']:.2f}, {chunked / us:.2f} | "
+        f"{row['stored_reached']:.1%} |"
+    )
 
 
 def main() -> None:
