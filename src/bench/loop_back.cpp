@@ -117,7 +117,8 @@ class OneGpuLoopBack final : public LoopBack {
                                 .plan = plan.head,
                                 .stamps = nullptr},
                                stream_of(stream));
-    task.store = {.runs = plan.runs, .rank = plan_->rank, .world = plan_.world(), .maps = owners_.data()};
+    task.store = {
+        .runs = plan.runs, .run_count = task.experts * plan_.world(), .rank = plan_->rank, .maps = owners_.data()};
     task.ctas = producer_ctas_ = sms_;
     producer_->launch(task, stream_of(stream));
     peer_kernels().count_sent(world(), Word::kReturned, plan.dispatched_rows, row_bytes(), stream_of(stream));

@@ -405,7 +405,10 @@ void CudaEngine::describe_owners() {
 }
 
 StoreTask CudaEngine::store_task() const {
-  return {.runs = device_plan().runs, .rank = rank_, .world = layout_.world, .maps = owners_.data()};
+  return {.runs = device_plan().runs,
+          .run_count = options_.placement.experts_on(rank_) * layout_.world,
+          .rank = rank_,
+          .maps = owners_.data()};
 }
 
 void CudaEngine::await(WaitFor what, cudaStream_t stream) {

@@ -33,8 +33,9 @@ struct PublishTask {
 // Rows that the kernel itself stores where they are wanted, instead of all in `output`. A plain struct, as above. All
 // pointers are into device memory.
 struct StoreTask {
-  const StoredRun* runs = nullptr;  // [experts on this rank][world], by row; null: not this way
-  int32_t rank = 0, world = 0;
+  const StoredRun* runs = nullptr;  // [run_count], by row; null: not this way
+  int32_t run_count = 0;            // experts on this rank * world
+  int32_t rank = 0;
   const void* maps = nullptr;  // [world], each what encode_owner() has made
 };
 

@@ -47,12 +47,6 @@ class PublishEpilogue : public Base {
   CUTLASS_DEVICE auto store(LoadPipeline load_pipeline, LoadState load_state, StorePipeline store_pipeline,
                             StoreState store_state, Problem problem, Tile tile, Coord coord, Accumulators accumulators,
                             TiledMma tiled_mma, int thread, typename Base::TensorStorage& storage, int subtile = -1) {
-    if constexpr (kStoresToOwners) {
-      const auto [band, tile_n, k_tile, expert] = coord;
-      if (publish_.store.runs != nullptr && thread / 32 == 0) {
-        first_run_of_tile() = static_cast<int32_t>(expert) * publish_.store.world;
-      }
-    }
     const auto states = Base::store(load_pipeline, load_state, store_pipeline, store_state, problem, tile, coord,
                                     accumulators, tiled_mma, thread, storage, subtile);
     const auto [band, tile_n, k_tile, expert] = coord;

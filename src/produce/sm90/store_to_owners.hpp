@@ -28,22 +28,15 @@ struct OwnerMaps {
   cute::TmaDescriptor of_height[kBoxHeights];
 };
 
-// Where the runs of a tile's expert begin in StoreTask::runs: from the epilogue, which knows the expert, to the store,
-// which CUTLASS calls. Of each warpgroup, whose first warp writes and reads it.
-CUTLASS_DEVICE int32_t& first_run_of_tile() {
-  __shared__ int32_t first_run[4];
-  return first_run[threadIdx.x / cutlass::NumThreadsPerWarpGroup];
-}
-
-// Calls visit(run, first, count, row) for each owner's rows among [begin, begin + rows), which are of one expert: they
-// are rows [first, first + count) of these, and go to `row` of the owner's memory. Rows that nobody owns are padding,
-// and left out.
+// Calls visit(run, first, count, row) for each owner's rows among [begin, begin + rows): they are rows [first, first +
+// count) of these, and go to `row` of the owner's memory. Rows that nobody owns are padding, and left out.
+// The run is looked for among all of them: nothing of ours may lie in static shared memory, in front of CUTLASS's.
 template <class Visit>
 CUTLASS_DEVICE void for_each_owner(const StoreTask& task, int32_t begin, int32_t rows, Visit visit) {
-  const StoredRun* runs = task.runs + first_run_of_tile();
-  int32_t number =
-      planner::last_not_above(begin, task.world, [&](int32_t other) { return int64_t{__ldg(&runs[other].row_begin)}; });
-  for (; number < task.world; ++number) {
+  const StoredRun* runs = task.runs;
+  int32_t number = planner::last_not_above(begin, task.run_count,
+                                           [&](int32_t other) { return int64_t{__ldg(&runs[other].row_begin)}; });
+  for (; number < task.run_count; ++number) {
     const int4 raw = __ldg(reinterpret_cast<const int4*>(runs + number));
     const StoredRun run = {raw.x, raw.y, raw.z, raw.w};
     const int32_t from = run.row_begin - begin;
