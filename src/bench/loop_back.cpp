@@ -14,6 +14,7 @@
 #include "execute/workspace_layout.hpp"
 #include "plan/build_pieces.hpp"
 #include "produce/gpu_producer.hpp"
+#include "produce/owner_entries.hpp"
 
 namespace tileoverlap {
 namespace {
@@ -232,16 +233,11 @@ class OneGpuLoopBack final : public LoopBack {
   // The rank's own rows go to `output`.
   void describe_owners(const std::byte* output) {
     if (output == described_) return;
-    const size_t entry = producer_->owner_entry_bytes();
-    if (entry == 0) throw Error(text(producer_->name(), " cannot store rows to their owners"));
-    std::vector<std::byte> entries(static_cast<size_t>(plan_.world()) * entry);
-    for (int32_t owner = 0; owner < plan_.world(); ++owner) {
-      const bool own = owner == plan_->rank;
-      std::byte* to =
-          own ? const_cast<std::byte*>(output) : parts_memory_[static_cast<size_t>(owner)].data() + layout_.staging;
-      producer_->encode_owner(to, own ? plan_->rows : staging_rows_, plan_->n,
-                              entries.data() + static_cast<size_t>(owner) * entry);
-    }
+    if (!can_store()) throw Error(text(producer_->name(), " cannot store rows to their owners"));
+    std::vector<OwnerRows> owners;
+    for (const Part& part : parts_memory_) owners.push_back({part.data() + layout_.staging, staging_rows_});
+    owners[static_cast<size_t>(plan_->rank)] = {const_cast<std::byte*>(output), plan_->rows};
+    const std::vector<std::byte> entries = owner_entries(*producer_, owners, plan_->n);
     owners_ = upload(entries.data(), entries.size());
     described_ = output;
   }

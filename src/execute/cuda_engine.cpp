@@ -14,6 +14,7 @@
 #include "execute/choose_producer.hpp"
 #include "execute/device_timeline.hpp"
 #include "plan/build_pieces.hpp"
+#include "produce/owner_entries.hpp"
 #include "reduce/weighted_sum.hpp"
 #include "routing/id_report.hpp"
 #include "tileoverlap/core/env.hpp"
@@ -290,8 +291,7 @@ ExpertWeights CudaEngine::weights_of(WeightTable& table, const WeightsView& weig
 }
 
 void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
-  auto* const flags = reinterpret_cast<uint64_t*>(flags_.data());
-  PublishTask publish{.flags = flags,
+  PublishTask publish{.flags = reinterpret_cast<uint64_t*>(flags_.data()),
                       .epoch = &reinterpret_cast<const Control*>(control_.data())->epoch,
                       .stamps = reinterpret_cast<TileStamp*>(tile_stamps_.data()),
                       .withheld_band = cuda_.faults.withhold_band};
@@ -388,18 +388,12 @@ void CudaEngine::check_transfer() const {
 
 // Once all peers' memory is known.
 void CudaEngine::describe_owners() {
-  const size_t entry = producer_->owner_entry_bytes();
-  std::vector<std::byte> entries(static_cast<size_t>(layout_.world) * entry);
+  std::vector<OwnerRows> owners;
   for (int32_t owner = 0; owner < layout_.world; ++owner) {
-    std::byte* to = entries.data() + static_cast<size_t>(owner) * entry;
-    // A rank without experts has no rows of its own, and one without tokens gets none.
-    if (owner == rank_) {
-      if (rows_ > 0) producer_->encode_owner(output(), rows_, options_.n, to);
-    } else if (staging_rows() > 0) {
-      producer_->encode_owner(const_cast<std::byte*>(memory_->peer(owner)) + layout_.staging, staging_rows(),
-                              options_.n, to);
-    }
+    owners.push_back({const_cast<std::byte*>(memory_->peer(owner)) + layout_.staging, staging_rows()});
   }
+  owners[static_cast<size_t>(rank_)] = {output(), rows_};
+  const std::vector<std::byte> entries = owner_entries(*producer_, owners, options_.n);
   owners_ = DeviceBytes(device_.device_id, entries.size());
   write(owners_, entries.data(), entries.size());
 }
