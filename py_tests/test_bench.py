@@ -101,7 +101,8 @@ def test_the_table_of_tiles_has_the_fastest_and_no_noise():
         row("b", [128, 256], 8, 9.95),
         row("b", [128, 128], 4, 11.0),
     ]
-    lines = table_of(rows, "A GPU", 90).splitlines()
+    gpu = to.CudaDevice(0, "A GPU", (9, 0), 132, 1 << 37, ((128, 128),))
+    lines = table_of(rows, gpu).splitlines()
     assert [line for line in lines if not line.startswith("//")] == [
         '{"A GPU", 90, 64, 2, 16, 32, 64, 128, 4},',
         '{"A GPU", 90, 64, 2, 16, 32, 128, 128, 8},',

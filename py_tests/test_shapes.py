@@ -250,3 +250,11 @@ def test_a_rectangular_output_may_be_a_slice_of_a_wider_one():
         layer.layers[0].synchronize()
     assert np.array_equal(bits(wide[:, :16]), bits(wanted))
     assert np.isnan(wide[:, 16:]).all()
+
+
+def test_sizes_may_be_integers_of_numpy():
+    sizes = {name: np.int64(8) for name in ("hidden", "inner", "top_k", "max_tokens")}
+    executor = to.CpuExecutor(to.World(1).transport(0))
+    placement = to.Placement.even(world=1, experts=2)
+    with executor.prepare_layer(placement=placement, dtype="float32", **sizes) as layer:
+        assert "max_tokens=8" in repr(layer)

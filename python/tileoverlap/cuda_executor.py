@@ -39,6 +39,12 @@ class CudaDevice(NamedTuple):
     tiles: tuple[tuple[int, int], ...]
     """(tile_m, tile_n) that plans for bfloat16 may have."""
 
+    @property
+    def capability_number(self) -> int:
+        """90 for 9.0."""
+        major, minor = self.capability
+        return 10 * major + minor
+
 
 def cuda_devices() -> list[CudaDevice]:
     """All GPUs; empty where there is no GPU, no driver, or no CUDA in the library."""
@@ -80,7 +86,7 @@ def choose_tile(
     """
     tile_m, tile_n, group, source = _core.choose_tile(
         device=device.name,
-        capability=10 * device.capability[0] + device.capability[1],
+        capability=device.capability_number,
         dtype=dtype,
         rows=as_int("rows", rows),
         experts=as_int("experts", experts, low=1),

@@ -141,11 +141,14 @@ class Executor:
         """
         as_instance("placement", placement, Placement)
         as_choice("dtype", dtype, DTYPES)
-        rows = as_int("max_tokens", max_tokens, high=INT64_MAX) * as_int("top_k", top_k, low=1)
+        tokens = as_int("max_tokens", max_tokens, high=INT64_MAX)
+        slots = as_int("top_k", top_k, low=1)
         depth = as_int("inner", inner, low=1, high=INT64_MAX)
         width = as_int("hidden", hidden, low=1, high=INT32_MAX)
         if tile is None or group is None:
-            chosen = self._choose_tile(placement, dtype, depth, width, min(rows, INT64_MAX))
+            chosen = self._choose_tile(
+                placement, dtype, depth, width, min(tokens * slots, INT64_MAX)
+            )
             tile, group = tile or chosen[0], chosen[1] if group is None else group
         core = self._core.prepare_layer(
             placement=placement._core,
@@ -153,8 +156,8 @@ class Executor:
             expert=as_choice("expert", expert, EXPERT_KINDS),
             hidden=width,
             inner=depth,
-            top_k=top_k,
-            max_tokens=max_tokens,
+            top_k=slots,
+            max_tokens=tokens,
             plan=plan_options(tile, layout, bands_per_segment, group),
             timeout_ns=as_nanoseconds("timeout_s", timeout_s),
             warmup_timeout_ns=as_nanoseconds("warmup_timeout_s", warmup_timeout_s),

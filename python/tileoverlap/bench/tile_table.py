@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tileoverlap.cuda_executor import CudaDevice
+
 __all__ = ["table_of"]
 
 _DEFAULT = ([128, 128], 8)
@@ -14,7 +16,7 @@ _WORTH = 1.01
 Row = dict[str, Any]
 
 
-def table_of(rows: Sequence[Row], device: str, capability: int) -> str:
+def table_of(rows: Sequence[Row], device: CudaDevice) -> str:
     """src/produce/tile_table.inc from the rows of `tileoverlap bench tune`: one line a shape."""
     by_shape: dict[str, list[Row]] = {}
     for row in rows:
@@ -26,8 +28,8 @@ def table_of(rows: Sequence[Row], device: str, capability: int) -> str:
     for measured in by_shape.values():
         best = _fastest(measured)
         entry = [
-            f'"{device}"',
-            capability,
+            f'"{device.name}"',
+            device.capability_number,
             *(best[name] for name in ("rows", "experts", "k", "n")),
             *best["tile"],
             best["group"],

@@ -76,7 +76,11 @@ def _bench(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         files = {
             name: stack.enter_context(OutputFile(path, f"the {name}"))
-            for name, path in (("figures", options.json), ("picture", options.plot))
+            for name, path in (
+                ("figures", options.json),
+                ("picture", options.plot),
+                ("table", options.table),
+            )
             if path is not None
         }
         image_format = plots.check_format(options.plot) if options.plot else None
@@ -91,6 +95,9 @@ def _bench(options: argparse.Namespace) -> int:
         if "figures" in files:
             files["figures"].stream.write(json.dumps(result, indent=1).encode() + b"\n")
             files["figures"].commit()
+        if "table" in files:
+            files["table"].stream.write(table_of(result["rows"], cuda_devices()[0]).encode())
+            files["table"].commit()
         if "picture" in files and image_format is not None:
             plots.draw(result, files["picture"].stream, image_format)
             files["picture"].commit()
@@ -160,12 +167,6 @@ def _tune(torch: Any, options: argparse.Namespace, modes: Sequence[str]) -> Row:
             best = sorted(measured, key=lambda row: float(row["flags_us"]))[:3]
             for row in best:
                 _print_producer(row)
-    if options.table is not None:
-        gpu = cuda_devices()[0]
-        capability = 10 * gpu.capability[0] + gpu.capability[1]
-        with OutputFile(options.table, "the table") as table:
-            table.stream.write(table_of(rows, gpu.name, capability).encode())
-            table.commit()
     return {"rows": rows}
 
 
