@@ -12,7 +12,6 @@ target_sources(
           execute/cuda_session.cpp
           execute/device_timeline.cpp
           execute/sm_share.cpp
-          plan/build_pieces.cpp
           produce/gpu_producer.cpp
           transport/device_world.cpp)
 # The runtime inside the library, for itself: a program may bring another one.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -55,7 +56,15 @@ class StructLayout {
   nb::list names_, formats_, offsets_;
 };
 
+// numpy's name for a member's type.
+template <class Member>
+constexpr const char* numpy_format() {
+  static_assert(sizeof(Member) == 4 || sizeof(Member) == 8);
+  if constexpr (std::is_floating_point_v<Member>) return sizeof(Member) == 8 ? "f8" : "f4";
+  return sizeof(Member) == 8 ? "i8" : "i4";
+}
+
 }  // namespace tileoverlap::python
 
 // One member of a struct, named in numpy as in C++.
-#define TILEOVERLAP_FIELD(Struct, name) field(#name, sizeof(Struct::name) == 8 ? "i8" : "i4", offsetof(Struct, name))
+#define TILEOVERLAP_FIELD(Struct, name) field(#name, numpy_format<decltype(Struct::name)>(), offsetof(Struct, name))

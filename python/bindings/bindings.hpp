@@ -20,6 +20,7 @@ void bind_errors(nb::module_& module);
 void bind_tensor(nb::module_& module);
 void bind_routing(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_predict(nb::module_& module);
 void bind_transport(nb::module_& module);
 void bind_execute(nb::module_& module);
 void bind_bench(nb::module_& module);

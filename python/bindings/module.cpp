@@ -60,6 +60,7 @@ NB_MODULE(_core, module) {
   bind_tensor(module);
   bind_routing(module);
   bind_plan(module);
+  bind_predict(module);
   bind_transport(module);
   bind_execute(module);
   bind_bench(module);

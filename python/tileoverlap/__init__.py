@@ -7,7 +7,7 @@ Start with Placement, count_routes (or gather_counts), make_plan and CpuExecutor
 The names mean the same in C++.
 """
 
-from tileoverlap import bootstrap, errors, reference, routing, trace
+from tileoverlap import bootstrap, errors, predict, reference, routing, trace
 from tileoverlap._core import __version__
 from tileoverlap._dlpack import TensorLike
 from tileoverlap._stream import StreamLike
@@ -106,6 +106,7 @@ __all__ = [
     "max_rows",
     "max_segments",
     "overlap_times",
+    "predict",
     "reference",
     "route",
     "routing",

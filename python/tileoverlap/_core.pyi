@@ -11,6 +11,7 @@ import numpy.typing as npt
 __version__: str
 struct_layouts: dict[str, Any]
 event_layout: Any
+predicted_piece_layout: Any
 spans: list[str]
 
 def build_info() -> dict[str, str | int | bool]: ...
@@ -149,6 +150,133 @@ def make_plan(
 def check_plan(plan: Plan, counts: RouteCounts) -> list[str]: ...
 def check_plans(plans: Sequence[Plan], counts: RouteCounts) -> list[str]: ...
 def tile_arrays(plan: Plan) -> dict[str, npt.NDArray[Any]]: ...
+
+class MeasuredGemm:
+    def __init__(
+        self, rows: int, experts: int, k: int, n: int, tile_m: int, tile_n: int, us: float
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def tile_m(self) -> int: ...
+    @property
+    def tile_n(self) -> int: ...
+    @property
+    def us(self) -> float: ...
+
+class GpuRates:
+    device: str
+    capability: int
+    sms: int
+    matmul_tflops: float
+    memory_gbs: float
+    clock_relief: float
+    ship_gbs: float
+    ship_share: float
+    lane_gbs: float
+    lanes: int
+    gemm_slowdown: float
+    start_us: float
+    tile_us: float
+    end_us: float
+    gemm_scale: float
+    gemms: list[MeasuredGemm]
+    source: str
+
+def gpu_rates(device: str, capability: int, sms: int) -> GpuRates: ...
+def gemm_us(
+    rates: GpuRates,
+    bands: int,
+    experts: int,
+    k: int,
+    n: int,
+    tile_m: int,
+    tile_n: int,
+    sms: int,
+) -> float: ...
+
+class PredictQuery:
+    def __init__(
+        self,
+        *,
+        placement: Placement,
+        k: int,
+        n: int,
+        element_bytes: int,
+        plan: PlanOptions,
+        sms: int,
+        gpu: GpuRates,
+        link_gbs: float,
+        link_latency_us: float,
+        domain: int,
+        network_gbs: float,
+        network_latency_us: float,
+    ) -> None: ...
+
+class RankPrediction:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def gemm_us(self) -> float: ...
+    @property
+    def copy_us(self) -> float: ...
+    @property
+    def gemm_end_us(self) -> float: ...
+    @property
+    def sent_us(self) -> float: ...
+    @property
+    def landed_us(self) -> float: ...
+    @property
+    def shipped_bytes(self) -> int: ...
+
+class Prediction:
+    @property
+    def comm_sms(self) -> int: ...
+    @property
+    def gemm_us(self) -> float: ...
+    @property
+    def copy_us(self) -> float: ...
+    @property
+    def serial_us(self) -> float: ...
+    @property
+    def overlapped_us(self) -> float: ...
+    @property
+    def behind_us(self) -> float: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def reached(self) -> float: ...
+    @property
+    def overlap(self) -> float: ...
+    @property
+    def ranks(self) -> list[RankPrediction]: ...
+
+class SplitChoice:
+    @property
+    def comm_sms(self) -> int: ...
+    @property
+    def overlapped_us(self) -> float: ...
+    @property
+    def serial_us(self) -> float: ...
+
+class PredictedRank:
+    def band_us(self) -> npt.NDArray[np.float64]: ...
+    def pieces(self) -> npt.NDArray[np.uint8]: ...
+
+def predict(
+    query: PredictQuery, counts: RouteCounts, comm_sms: Sequence[int], ranks: Sequence[int]
+) -> list[Prediction]: ...
+def predict_rank(
+    query: PredictQuery, counts: RouteCounts, comm_sms: int, rank: int
+) -> PredictedRank: ...
+def choose_split(query: PredictQuery, counts: RouteCounts, ranks: Sequence[int]) -> SplitChoice: ...
+def even_counts(placement: Placement, copies: int) -> RouteCounts: ...
 
 class Capacity:
     def __init__(self, *, max_tokens: int, top_k: int, distinct: bool) -> None: ...

@@ -25,10 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tileoverlap._args import as_choice, as_instance, as_int
+from tileoverlap.counts import RouteCounts
 from tileoverlap.errors import InvalidArgument
 from tileoverlap.placement import Placement
 
-__all__ = ["MODES", "Routed", "equal_weights", "expert_weights", "route"]
+__all__ = ["MODES", "Routed", "draw_counts", "equal_weights", "expert_weights", "route"]
 
 MODES = ("balanced", "moderate_skew", "stress_skew", "one_expert")
 
@@ -91,6 +92,66 @@ def route(
             ids = np.zeros((count, k), np.int32)
         routed.append(Routed(ids, equal_weights(count, k)))
     return routed
+
+
+def draw_counts(
+    mode: str, *, placement: Placement, tokens: int, top_k: int, seed: int = 0
+) -> RouteCounts:
+    """How many copies each rank sends to each expert, drawn without drawing a token: for many ranks
+    and experts. The balanced and one_expert matrices are those of `route`; the skewed modes draw
+    the T * k copies of a rank from how often each expert is among k drawn without replacement.
+
+    Args and errors: as `route`, with one number of tokens for all ranks.
+    """
+    as_choice("mode", mode, MODES)
+    as_instance("placement", placement, Placement)
+    k, count = as_int("top_k", top_k, low=1), as_int("tokens", tokens)
+    as_int("seed", seed, high=2**64 - 1)
+    experts, world = placement.experts, placement.world
+    if experts == 0:
+        if count > 0:
+            raise InvalidArgument("no tokens can be routed without experts")
+        return RouteCounts(placement, np.zeros((world, 0), np.int32))
+    if mode in _SKEW:
+        if k > experts:
+            raise InvalidArgument(
+                f"{mode} draws {k} different experts for a token, there are {experts}"
+            )
+        shares = _drawn_shares(expert_weights(placement, *_SKEW[mode]), k)
+        draws = [
+            np.random.default_rng((seed, rank)).multinomial(count * k, shares)
+            for rank in range(world)
+        ]
+        return RouteCounts(placement, np.array(draws))
+    row = np.zeros(experts, np.int64)
+    if mode == "balanced":
+        step = -(-experts // k)
+        for slot in range(k):  # token t goes to (t + slot * step) mod experts
+            first = (np.arange(experts) - slot * step) % experts
+            row += count // experts + (first < count % experts)
+    else:
+        row[0] = count * k
+    return RouteCounts(placement, np.tile(row, (world, 1)))
+
+
+def _drawn_shares(weights: npt.NDArray[np.float64], top_k: int) -> npt.NDArray[np.float64]:
+    """Of all copies, those of each expert, where each token draws k experts without replacement:
+    1 - exp(-x p) each, with the x that makes them k in all (Rosen 1972: successive sampling)."""
+    p = weights / weights.sum()
+    if top_k == len(p):
+        return np.full(len(p), 1.0 / top_k)
+    low, high = 0.0, 1.0
+    while (1.0 - np.exp(-high * p)).sum() < top_k:
+        high *= 2.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        if (1.0 - np.exp(-middle * p)).sum() < top_k:
+            low = middle
+        else:
+            high = middle
+    drawn = 1.0 - np.exp(-high * p)
+    shares: npt.NDArray[np.float64] = drawn / drawn.sum()
+    return shares
 
 
 def equal_weights(tokens: int, top_k: int) -> npt.NDArray[np.float32]:

@@ -8,10 +8,9 @@
 #include "tileoverlap/core/error.hpp"
 
 namespace tileoverlap {
-namespace {
 
-void check_inputs(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
-                  const PlanOptions& options) {
+void build::check_inputs(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
+                         const PlanOptions& options) {
   check_rank(placement, rank);
   if (counts.world() != placement.world() || counts.experts() != placement.experts()) {
     throw InvalidArgument(text("counts are [", counts.world(), ", ", counts.experts(), "], the placement needs [",
@@ -19,8 +18,20 @@ void check_inputs(const Placement& placement, int32_t rank, const RouteCounts& c
   }
   if (n <= 0) throw InvalidArgument(text("n must be positive, got ", n));
   if (n > std::numeric_limits<int32_t>::max()) throw InvalidArgument(text("n must be below 2^31, got ", n));
-  build::check_options(options);
+  check_options(options);
 }
+
+PlanData build::plan_work(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
+                          const PlanOptions& options) {
+  PlanData plan{.placement = placement, .rank = rank, .n = static_cast<int32_t>(n), .options = options};
+  plan.tiles_n = static_cast<int32_t>(ceil_div(n, options.tile_n));
+  lay_out_rows(counts, plan);
+  schedule_bands(plan);
+  cut_segments(plan);
+  return plan;
+}
+
+namespace {
 
 // Mixes what all ranks' plans of one call have in common (FNV-1a over words, with a final mix). Not for adversaries:
 // it catches ranks that run different calls.
@@ -59,15 +70,10 @@ std::string Plan::repr() const {
 
 Plan make_plan(const Placement& placement, int32_t rank, const RouteCounts& counts, int64_t n,
                const PlanOptions& options) {
-  check_inputs(placement, rank, counts, n, options);
-  auto plan = std::make_shared<PlanData>(
-      PlanData{.placement = placement, .rank = rank, .n = static_cast<int32_t>(n), .options = options});
-  plan->tiles_n = static_cast<int32_t>(ceil_div(n, options.tile_n));
+  build::check_inputs(placement, rank, counts, n, options);
+  auto plan = std::make_shared<PlanData>(build::plan_work(placement, rank, counts, n, options));
   plan->fingerprint = fingerprint(placement, counts, n, options);
-  build::lay_out_rows(counts, *plan);
   build::locate_own_copies(counts, *plan);
-  build::schedule_bands(*plan);
-  build::cut_segments(*plan);
   return Plan(std::move(plan));
 }
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from tileoverlap import __version__
-from tileoverlap.cli import bench, info, launch, plan, run
+from tileoverlap.cli import bench, info, launch, plan, rates, run, simulate
 from tileoverlap.cli._parser import Parser, UsageError
 from tileoverlap.errors import Error, InvalidArgument
 
@@ -53,11 +53,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"tileoverlap {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for command in (bench, info, launch, plan, run):
+    for command in (bench, info, launch, plan, rates, run, simulate):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     if not hasattr(options, "command"):
-        raise UsageError("say what to do: bench, info, launch, plan or run (tileoverlap --help)")
+        raise UsageError(
+            "say what to do: bench, info, launch, plan, rates, run or simulate (tileoverlap --help)"
+        )
     code: int = options.command(options)
     return code
 

@@ -13,10 +13,17 @@ from tileoverlap.cli.info import memory_bytes
 from tileoverlap.counts import RouteCounts, count_routes
 from tileoverlap.placement import Placement
 from tileoverlap.plan import LAYOUTS
-from tileoverlap.routing import MODES, Routed, route
+from tileoverlap.routing import MODES, Routed, draw_counts, route
 from tileoverlap.trace import load_trace, quick_trace_path
 
-__all__ = ["Workload", "add_plan_arguments", "add_routing_arguments", "load_workload"]
+__all__ = [
+    "CountedRouting",
+    "Workload",
+    "add_plan_arguments",
+    "add_routing_arguments",
+    "load_counts",
+    "load_workload",
+]
 
 QUICK = "quick"
 _DEFAULT_EXPERTS = 64
@@ -36,6 +43,16 @@ class Workload(NamedTuple):
     routing: str
     top_k: int
     seed: int
+
+
+class CountedRouting(NamedTuple):
+    """How many copies go where, without the tokens."""
+
+    placement: Placement
+    counts: RouteCounts
+    tokens: int
+    """On a rank; of a trace the most on any."""
+    top_k: int
 
 
 def add_routing_arguments(
@@ -124,9 +141,7 @@ def plan_keywords(options: argparse.Namespace) -> dict[str, Any]:
 
 def load_workload(options: argparse.Namespace, experts: int | None = None) -> Workload:
     """Routes the tokens. Raises UsageError or InvalidArgument."""
-    total = experts or options.experts or _DEFAULT_EXPERTS
-    if total > _MOST_EXPERTS:
-        raise UsageError(f"{total} experts are too many, at most {_MOST_EXPERTS} are planned")
+    total = _experts_of(options, experts)
     placement = Placement.even(world=options.ranks, experts=total)
     if options.routing in MODES:
         routed = _simulated(options, placement)
@@ -143,6 +158,37 @@ def load_workload(options: argparse.Namespace, experts: int | None = None) -> Wo
     )
 
 
+def load_counts(options: argparse.Namespace, experts: int | None = None) -> CountedRouting:
+    """As load_workload, for any number of ranks: no token is drawn where a mode is simulated."""
+    if options.routing not in MODES:
+        workload = load_workload(options, experts)
+        tokens = max(len(part.ids) for part in workload.routed)
+        return CountedRouting(workload.placement, workload.counts, tokens, workload.top_k)
+    total = _experts_of(options, experts)
+    _check_no_layer(options)
+    tokens = _DEFAULT_TOKENS if options.tokens is None else options.tokens
+    top_k = _DEFAULT_TOP_K if options.top_k is None else options.top_k
+    # The matrix as drawn, in numpy, and in the library.
+    check_memory(24 * options.ranks * total, f"the counts of {options.ranks} ranks")
+    placement = Placement.even(world=options.ranks, experts=total)
+    counts = draw_counts(
+        options.routing, placement=placement, tokens=tokens, top_k=top_k, seed=options.seed
+    )
+    return CountedRouting(placement, counts, tokens, top_k)
+
+
+def _experts_of(options: argparse.Namespace, experts: int | None) -> int:
+    total: int = experts or options.experts or _DEFAULT_EXPERTS
+    if total > _MOST_EXPERTS:
+        raise UsageError(f"{total} experts are too many, at most {_MOST_EXPERTS} are planned")
+    return total
+
+
+def _check_no_layer(options: argparse.Namespace) -> None:
+    if options.trace_layer is not None:
+        raise UsageError(f"argument --trace-layer: {options.routing} is no trace and has no layers")
+
+
 def check_memory(need: int, what: str) -> None:
     """Refuses what this machine cannot hold before anything is allocated: it would be killed."""
     have = memory_bytes()
@@ -153,8 +199,7 @@ def check_memory(need: int, what: str) -> None:
 
 
 def _simulated(options: argparse.Namespace, placement: Placement) -> list[Routed]:
-    if options.trace_layer is not None:
-        raise UsageError(f"argument --trace-layer: {options.routing} is no trace and has no layers")
+    _check_no_layer(options)
     tokens = _DEFAULT_TOKENS if options.tokens is None else options.tokens
     top_k = _DEFAULT_TOP_K if options.top_k is None else options.top_k
     # Ids and weights of all ranks; while one rank draws, a few float64 for each expert or slot.

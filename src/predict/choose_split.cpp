@@ -1,0 +1,72 @@
+#include "tileoverlap/predict/choose_split.hpp"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "core/text.hpp"
+#include "tileoverlap/core/error.hpp"
+
+namespace tileoverlap {
+namespace {
+
+// 1, 2, 3, 4, 6, 8, 12, 16, ... below `sms`.
+std::vector<int32_t> coarse(int32_t sms) {
+  std::vector<int32_t> counts;
+  for (int32_t power = 1; power < sms; power *= 2) {
+    counts.push_back(power);
+    if (power > 1 && power + power / 2 < sms) counts.push_back(power + power / 2);
+  }
+  return counts;
+}
+
+}  // namespace
+
+SplitChoice choose_split(const PredictQuery& query, const RouteCounts& counts, std::span<const int32_t> ranks) {
+  const int32_t sms = query.sms > 0 ? query.sms : query.gpu.sms;
+  if (sms < 2) throw InvalidArgument(text("a rank needs an SM for the GEMM and one that ships, it has ", sms));
+  std::map<int32_t, SplitChoice> seen;
+  const auto look_at = [&](const std::vector<int32_t>& comm_sms) {
+    for (const Prediction& found : predict(query, counts, comm_sms, ranks)) {
+      seen[found.comm_sms] = {found.comm_sms, found.overlapped_us, found.serial_us};
+    }
+  };
+  const auto best = [&] {
+    return std::min_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
+      return a.second.overlapped_us < b.second.overlapped_us;
+    });
+  };
+  look_at(coarse(sms));
+  const auto found = best();
+  std::vector<int32_t> between;
+  const int32_t low = found == seen.begin() ? found->first : std::prev(found)->first;
+  const int32_t high = std::next(found) == seen.end() ? found->first : std::next(found)->first;
+  for (int32_t count = low + 1; count < high; ++count) {
+    if (count != found->first) between.push_back(count);
+  }
+  look_at(between);
+  constexpr double kAsGood = 1.002;
+  const double most = kAsGood * best()->second.overlapped_us;
+  return std::find_if(seen.begin(), seen.end(), [&](const auto& entry) { return entry.second.overlapped_us <= most; })
+      ->second;
+}
+
+RouteCounts even_counts(const Placement& placement, int64_t copies) {
+  const int64_t experts = placement.experts();
+  if (copies < 0 || (copies > 0 && experts == 0)) {
+    throw InvalidArgument(
+        text("an owner has copies >= 0, and 0 where there are no experts, got ", copies, " for ", experts, " experts"));
+  }
+  std::vector<int32_t> counts(static_cast<size_t>(placement.world() * experts));
+  for (int64_t owner = 0; owner < placement.world(); ++owner) {
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      // What does not divide goes to other experts for each owner, so that ranks stay even.
+      const int64_t turned = (expert + owner * (copies % std::max<int64_t>(experts, 1))) % experts;
+      counts[static_cast<size_t>(owner * experts + expert)] =
+          static_cast<int32_t>(copies / experts + (turned < copies % experts ? 1 : 0));
+    }
+  }
+  return RouteCounts(placement, std::move(counts));
+}
+
+}  // namespace tileoverlap
