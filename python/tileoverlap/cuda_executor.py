@@ -142,8 +142,9 @@ class CudaExecutor(Executor):
             transport: this rank's, with memory on a GPU: of a DeviceWorld, or a MappedTransport.
             sms: SMs that this rank may use; None: those of its device, shared evenly among the
                 ranks on it.
-            comm_sms: of these, SMs that ship rows while the GEMM runs on the others; None: one in
-                fourteen, at least one.
+            comm_sms: of these, SMs that ship rows while the GEMM runs on the others; None:
+                as many as predict.choose_split finds fastest for a call of as many tokens, spread
+                evenly over the experts.
             transfer: "ship", or "store": all peers' memory must be mapped, and the GPU of compute
                 capability 9.0. Then the GEMM has all of `sms`, and waits where the link is slower
                 than it writes. Each rank chooses for itself.

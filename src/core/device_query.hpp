@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 
 #include "core/cuda_objects.hpp"
 #include "core/text.hpp"
@@ -23,6 +24,12 @@ inline int32_t sms_of(int32_t device) { return device_attribute(cudaDevAttrMulti
 inline int32_t capability_of(int32_t device) {
   return 10 * device_attribute(cudaDevAttrComputeCapabilityMajor, device) +
          device_attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+inline std::string device_name(int32_t device) {
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDeviceProperties(&properties, device), text("reading the properties of cuda:", device));
+  return properties.name;
 }
 
 // Of the current device's streams. Smaller numbers are more urgent.

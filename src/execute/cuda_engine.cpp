@@ -18,6 +18,7 @@
 #include "reduce/weighted_sum.hpp"
 #include "routing/id_report.hpp"
 #include "tileoverlap/core/env.hpp"
+#include "tileoverlap/predict/gpu_rates.hpp"
 
 namespace tileoverlap {
 namespace {
@@ -55,6 +56,24 @@ DevicePlanLayout plan_layout_for(const EngineOptions& options, int32_t rank, int
                                 max_pieces(options.placement, rank, options.capacity, options.plan, piece_rows));
 }
 
+// What the caller has fixed, or else what is predicted to be fastest.
+CommSms comm_sms_of(const Transport& transport, const CudaOptions& cuda, const EngineOptions& options,
+                    const SmShare& share) {
+  if (cuda.comm_sms > 0) return CommSms(cuda.comm_sms);
+  const int32_t device = transport.device().device_id;
+  PredictQuery query{.placement = options.placement,
+                     .k = options.k,
+                     .n = options.n,
+                     .element_bytes = size_of(options.dtype),
+                     .plan = options.plan,
+                     .sms = share.sms,
+                     .gpu = gpu_rates(device_name(device), capability_of(device), share.device_sms)};
+  query.gpu.lanes = ship_lanes(device);
+  if (transport.ranks_on_device() == transport.world())
+    query.link.gbs = 0;  // memory of this GPU, which SMs cannot fill
+  return CommSms(query, transport.rank(), options.capacity.max_tokens * options.capacity.top_k);
+}
+
 uint64_t hash_of(const std::string& terms, size_t bytes) {
   uint64_t hash = 0xcbf29ce484222325u ^ bytes;
   for (const char c : terms) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -69,6 +88,7 @@ CudaEngine::CudaEngine(const std::shared_ptr<Transport>& transport, const CudaOp
       cuda_(cuda),
       options_(std::move(options)),
       share_(share_of(cuda, device_.device_id, transport->ranks_on_device())),
+      comm_sms_(comm_sms_of(*transport, cuda, options_, share_)),
       sizes_(size_report(options_, rank_)),
       kernels_(kernels_of(*transport)),
       layout_(layout_for(options_, kernels_)),
@@ -298,7 +318,7 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
   if (call.mode != RunMode::kOverlapped) {
     produce(call, publish, {}, share_.sms, stream);
     index_rows(call, stream);
-    ship_rows(stream);
+    ship_rows(call, stream);
     return;
   }
   const cudaStream_t comm = comm_.get();
@@ -315,10 +335,11 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
       kernels_.count_sent(world(), Word::kReturned, device_plan().dispatched_rows, row_bytes(), stream);
     }
   } else {
-    produce(call, publish, {}, share_.producer_sms(), stream);  // first: it waits for nobody
+    const int32_t sms = share_.sms - comm_sms_.of_call(call.copies());
+    produce(call, publish, {}, sms, stream);  // first: it waits for nobody
     begun_.hold(comm);
     index_rows(call, comm);
-    ship_rows(comm);
+    ship_rows(call, comm);
   }
   sent_.record(comm);
   sent_.hold(stream);
@@ -327,7 +348,7 @@ void CudaEngine::return_rows(const DeviceReturn& call, cudaStream_t stream) {
 void CudaEngine::produce(const DeviceReturn& call, const PublishTask& publish, const StoreTask& store, int32_t ctas,
                          cudaStream_t stream) {
   last_ctas_ = ctas;
-  last_lanes_ = store.runs == nullptr ? share_.comm_sms * ship_lanes(device_.device_id) : 0;
+  last_lanes_ = store.runs == nullptr ? comm_sms_.of_call(call.copies()) * ship_lanes(device_.device_id) : 0;
   GemmTask task = gemm_task();
   task.rows = std::min(rows_, call.rows_there);
   if (task.rows == 0) return;
@@ -355,7 +376,7 @@ void CudaEngine::index_rows(const DeviceReturn& call, cudaStream_t stream) {
   cuda_check(index_copies(index, stream), "launching index_copies");
 }
 
-void CudaEngine::ship_rows(cudaStream_t stream) {
+void CudaEngine::ship_rows(const DeviceReturn& call, cudaStream_t stream) {
   const NvtxRange range("tileoverlap.consume");
   kernels_.ship_rows({.world = world(),
                       .plan = device_plan(),
@@ -365,7 +386,7 @@ void CudaEngine::ship_rows(cudaStream_t stream) {
                       .row_bytes = row_bytes(),
                       .stamps = reinterpret_cast<PieceStamp*>(piece_stamps_.data()),
                       .disorder = {.seed = cuda_.faults.shuffle_seed, .max_delay_us = cuda_.faults.max_delay_us}},
-                     share_.comm_sms, stream);
+                     comm_sms_.of_call(call.copies()), stream);
 }
 
 void CudaEngine::check_transfer() const {
@@ -629,7 +650,8 @@ SizeReport CudaEngine::sizes() const {
 
 std::string CudaEngine::device_text() const {
   return text("device=cuda:", device_.device_id, ", sms=", share_.sms, " of ", share_.device_sms,
-              ", comm_sms=", share_.comm_sms, stores() ? ", transfer='store'" : "", ", kernel=", producer_->name());
+              ", comm_sms=", comm_sms_.of_largest(), stores() ? ", transfer='store'" : "",
+              ", kernel=", producer_->name());
 }
 
 }  // namespace tileoverlap

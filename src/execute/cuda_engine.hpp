@@ -14,6 +14,7 @@
 #include "core/upload_ring.hpp"
 #include "dispatch/index_copies.hpp"
 #include "execute/checks.hpp"
+#include "execute/comm_sms.hpp"
 #include "execute/device_world.hpp"
 #include "execute/engine_options.hpp"
 #include "execute/link_kernels.hpp"
@@ -36,6 +37,8 @@ struct DeviceReturn {
   WeightsView weights;
   TensorView ids, topk_weights, out;
   RunMode mode;
+
+  int64_t copies() const { return ids.shape[0] * ids.shape[1]; }  // slots of this rank's tokens
 };
 
 // Calls from several threads are ordered by lock(), which the session holds while it launches.
@@ -119,7 +122,7 @@ class CudaEngine {
   void produce(const DeviceReturn& call, const PublishTask& publish, const StoreTask& store, int32_t ctas,
                cudaStream_t stream);
   void index_rows(const DeviceReturn& call, cudaStream_t stream);
-  void ship_rows(cudaStream_t stream);
+  void ship_rows(const DeviceReturn& call, cudaStream_t stream);
   int64_t limit_ns() const;
   // The rows of the returned GEMM.
   std::byte* output() const { return kernels_.sources_in_part ? memory_->local() + layout_.output : output_.data(); }
@@ -132,6 +135,7 @@ class CudaEngine {
   const CudaOptions cuda_;
   const EngineOptions options_;
   const SmShare share_;
+  const CommSms comm_sms_;
   const SizeReport sizes_;
   const LinkKernels& kernels_;
   const WorkspaceLayout layout_;

@@ -1,5 +1,5 @@
 #pragma once
-// How a device's SMs are shared between ranks, and a rank's between the GEMM and the consumer.
+// How a device's SMs are shared between ranks.
 
 #include <cstdint>
 
@@ -8,8 +8,7 @@
 namespace tileoverlap {
 
 struct SmShare {
-  int32_t device_sms, sms, comm_sms;  // of the device, of the rank, and of these for shipping rows
-  int32_t producer_sms() const { return sms - comm_sms; }
+  int32_t device_sms, sms;  // of the device, and of the rank
 };
 
 // Throws InvalidArgument where the GEMM and the consumer would not fit side by side.

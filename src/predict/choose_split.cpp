@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "core/text.hpp"
+#include "predict/check_query.hpp"
+#include "predict/operator_model.hpp"
 #include "tileoverlap/core/error.hpp"
 
 namespace tileoverlap {
@@ -23,32 +25,25 @@ std::vector<int32_t> coarse(int32_t sms) {
 }  // namespace
 
 SplitChoice choose_split(const PredictQuery& query, const RouteCounts& counts, std::span<const int32_t> ranks) {
-  const int32_t sms = query.sms > 0 ? query.sms : query.gpu.sms;
-  if (sms < 2) throw InvalidArgument(text("a rank needs an SM for the GEMM and one that ships, it has ", sms));
-  std::map<int32_t, SplitChoice> seen;
-  const auto look_at = [&](const std::vector<int32_t>& comm_sms) {
-    for (const Prediction& found : predict(query, counts, comm_sms, ranks)) {
-      seen[found.comm_sms] = {found.comm_sms, found.overlapped_us, found.serial_us};
-    }
-  };
+  const std::vector<int32_t> looked_at = ranks_or_all(query, ranks);
+  check_query(query, counts, looked_at);
+  const OperatorModel model(query, counts, looked_at);
+  std::map<int32_t, double> seen;  // time by number of SMs
   const auto best = [&] {
-    return std::min_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
-      return a.second.overlapped_us < b.second.overlapped_us;
-    });
+    return std::min_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   };
-  look_at(coarse(sms));
+  for (const int32_t count : coarse(sms_of(query))) seen[count] = model.overlapped_us(count);
   const auto found = best();
-  std::vector<int32_t> between;
   const int32_t low = found == seen.begin() ? found->first : std::prev(found)->first;
   const int32_t high = std::next(found) == seen.end() ? found->first : std::next(found)->first;
   for (int32_t count = low + 1; count < high; ++count) {
-    if (count != found->first) between.push_back(count);
+    if (!seen.contains(count)) seen[count] = model.overlapped_us(count);
   }
-  look_at(between);
   constexpr double kAsGood = 1.002;
-  const double most = kAsGood * best()->second.overlapped_us;
-  return std::find_if(seen.begin(), seen.end(), [&](const auto& entry) { return entry.second.overlapped_us <= most; })
-      ->second;
+  const double most = kAsGood * best()->second;
+  const auto chosen = std::find_if(seen.begin(), seen.end(), [&](const auto& entry) { return entry.second <= most; });
+  return {
+      .comm_sms = chosen->first, .overlapped_us = chosen->second, .serial_us = model.predict(chosen->first).serial_us};
 }
 
 RouteCounts even_counts(const Placement& placement, int64_t copies) {

@@ -33,7 +33,8 @@ enum class Transfer : int32_t {
 struct CudaOptions {
   // SMs that this rank may use; 0: those of its device, shared evenly among the ranks of the transport's world on it.
   int32_t sms = 0;
-  // Of these, SMs that ship rows while the GEMM runs on the others; 0: one in fourteen, at least one.
+  // Of these, SMs that ship rows while the GEMM runs on the others; 0: as many as choose_split()
+  // predicts to be fastest for a call of as many tokens, spread evenly over the experts.
   int32_t comm_sms = 0;
   Transfer transfer = Transfer::kShip;
   CudaFaults faults = {};

@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser, whats: Sequence[str]) -> None
         metavar="LIST",
         help="SMs that return rows; unless given the fewest that reach "
         f"{_LINK_GBS:.0f} GB/s by themselves, or nearly all that a slower link gives; of "
-        f"{', '.join(LAYERS)}: of each rank's SMs, one in fourteen unless given",
+        f"{', '.join(LAYERS)}: of each rank's SMs; unless given as many as are "
+        "predicted to be fastest",
     )
     parser.add_argument(
         "--link",

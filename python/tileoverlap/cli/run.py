@@ -115,7 +115,8 @@ def add_parser(commands: Any) -> None:
         "--comm-sms",
         type=count(),
         metavar="N",
-        help="of these, SMs that ship rows; cuda only, one in fourteen unless given",
+        help="of these, SMs that ship rows; cuda only; unless given as many as are predicted to "
+        "be fastest",
     )
     parser.add_argument(
         "--transfer",
