@@ -11,7 +11,7 @@
 #   grid      the correctness grid W = 4 on one GPU: overlapped == serial and tolerances at the sizes of the paper's Table 2
 #   sanitize  compute-sanitizer on the small tests: memcheck, racecheck, synccheck
 #   sass      the bf16 GEMM has HGMMA and neither LDL nor STL
-#   bench     tileoverlap bench: transport, producer, operator (needs torch)
+#   bench     tileoverlap bench: transport, producer, operator (needs torch; more of them by measure.sh)
 # Results: build/gpu/*.xml, *.json, *.log.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -70,13 +70,7 @@ part_sass() {
     "$(grep -cw STL "$out/sass.txt" || true)"
   grep -q HGMMA "$out/sass.txt" && ! grep -qwE 'LDL|STL' "$out/sass.txt"
 }
-part_bench() {
-  package || return 1
-  local what
-  for what in transport producer operator; do
-    PYTHONPATH=$out/site "$python" -m tileoverlap bench "$what" --json "$out/$what.json" || return 1
-  done
-}
+part_bench() { package && PYTHONPATH=$out/site PYTHON=$python TILEOVERLAP_GPU_OUT=$out tools/measure.sh transport producer operator; }
 
 failed=0
 for part in "${@:-build}" $( (($#)) || echo cpp starts python nvshmem grid sanitize sass bench); do
