@@ -117,3 +117,35 @@ def test_pictures_are_written_whole(plan, tmp_path: Path, suffix: str):
     plan("--experts", "8", "--tokens", "64", "--picture", str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.stat().st_size > 5000
+
+
+H200 = ["--explain", "--gpu", "NVIDIA H200", "--hidden", "8192"]
+
+
+def test_explained_are_the_choices_and_when_what_would_happen(plan):
+    arguments = ["--ranks", "4", "--experts", "64", "--tokens", "8192", "--top-k", "2", *H200]
+    explained = json.loads(plan(*arguments, "--json"))["explained"]
+    moments = ["first_band_us", "first_rows_leave_us", "last_rows_ready_us", "last_rows_left_us"]
+    times = [explained[name] for name in moments]
+    assert times == sorted(times)
+    assert times[-1] <= explained["overlapped_us"] < explained["serial_us"]
+    assert explained["gemm_end_us"] <= explained["overlapped_us"]
+    text = plan(*arguments)
+    assert "predicted with rates measured on NVIDIA H200" in text
+    assert f"SMs that ship rows: {explained['comm_sms']}" in text
+    assert "tile: 128 x 128, groups of 8; measured on NVIDIA H200" in text
+    assert "this plan: 64 x 128" in plan(*arguments, "--tile-m", "64")
+
+
+def test_explained_is_also_a_rank_that_sends_nothing(plan):
+    for ranks, tokens in (("1", "64"), ("2", "0")):
+        arguments = ["--ranks", ranks, "--experts", "4", "--tokens", tokens, "--top-k", "2", *H200]
+        explained = json.loads(plan(*arguments, "--json"))["explained"]
+        assert explained["comm_sms"] == 1
+        assert explained["first_rows_leave_us"] is None
+        assert "the operator ends" in plan(*arguments)
+
+
+def test_float32_is_not_explained(capsys: pytest.CaptureFixture):
+    assert cli.main(["plan", *PAPER, "--dtype", "float32", *H200]) == 2
+    assert "bfloat16 and float16 were measured, not of float32" in capsys.readouterr().err

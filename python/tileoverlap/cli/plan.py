@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tileoverlap import plotting
-from tileoverlap.cli import _draw
+from tileoverlap.cli import _draw, _explain
 from tileoverlap.cli._measure import ELEMENT_BYTES
 from tileoverlap.cli._output import OutputFile, print_json
 from tileoverlap.cli._parser import UsageError, choice, count
@@ -70,6 +70,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="draw into this file (.png, .svg or .pdf; needs matplotlib)",
     )
+    _explain.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.set_defaults(command=_plan)
 
@@ -90,6 +91,7 @@ def _plan(options: argparse.Namespace) -> int:
         # One entry a tile and owner; as text and JSON a hundred bytes for each column.
         entries = (drawn.bands + drawn.runs.size) * drawn.tiles_n
         check_memory(700 * entries, f"{entries} tile array entries")
+    explained = _explain.explain(workload, options) if options.explain else None
     with Progress(len(LAYOUTS) * options.ranks, "plans") as progress:
         ratios = {layout: _ratios(workload, options, layout, progress) for layout in LAYOUTS}
     with ExitStack() as stack:
@@ -98,9 +100,13 @@ def _plan(options: argparse.Namespace) -> int:
             plotting.draw_plan(drawn, picture.stream, plotting.check_format(options.picture))
             picture.commit()
         if options.json:
-            print_json(_as_json(drawn, ratios, workload, options))
+            result = _as_json(drawn, ratios, workload, options)
+            print_json(result if explained is None else {**result, "explained": explained})
         else:
             _print(drawn, ratios, workload, options)
+            if explained is not None:
+                print()
+                print("\n".join(_explain.lines(explained, options)))
     return 0
 
 
