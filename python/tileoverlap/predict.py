@@ -226,8 +226,8 @@ class SplitChoice(NamedTuple):
 
 
 def choose_split(operator: Operator, ranks: Sequence[int] = ()) -> SplitChoice:
-    """The number of SMs with which the operator is predicted to be fastest. `ranks` as for
-    `predict`, which says what is raised."""
+    """The number of SMs, of up to a fifth of the rank's, with which the operator is predicted to be
+    fastest. `ranks` as for `predict`, which says what is raised."""
     checked = [as_int("ranks", rank, high=operator.placement.world - 1) for rank in ranks]
     core = _core.choose_split(_query(operator), operator.counts._core, checked)
     return SplitChoice(core.comm_sms, core.overlapped_us, core.serial_us)

@@ -12,13 +12,18 @@
 namespace tileoverlap {
 namespace {
 
-// 1, 2, 3, 4, 6, 8, 12, 16, ... below `sms`.
-std::vector<int32_t> coarse(int32_t sms) {
+// Up to so many of a rank's SMs: beyond, nothing has been measured. (For few rows and much memory traffic predictions
+// would have half of the SMs ship.)
+int32_t most_that_ship(int32_t sms) { return std::max(1, sms / 5); }
+
+// 1, 2, 3, 4, 6, 8, 12, 16, ... and `most`.
+std::vector<int32_t> coarse(int32_t most) {
   std::vector<int32_t> counts;
-  for (int32_t power = 1; power < sms; power *= 2) {
+  for (int32_t power = 1; power < most; power *= 2) {
     counts.push_back(power);
-    if (power > 1 && power + power / 2 < sms) counts.push_back(power + power / 2);
+    if (power > 1 && power + power / 2 < most) counts.push_back(power + power / 2);
   }
+  counts.push_back(most);
   return counts;
 }
 
@@ -32,7 +37,7 @@ SplitChoice choose_split(const PredictQuery& query, const RouteCounts& counts, s
   const auto best = [&] {
     return std::min_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   };
-  for (const int32_t count : coarse(sms_of(query))) seen[count] = model.overlapped_us(count);
+  for (const int32_t count : coarse(most_that_ship(sms_of(query)))) seen[count] = model.overlapped_us(count);
   const auto found = best();
   const int32_t low = found == seen.begin() ? found->first : std::prev(found)->first;
   const int32_t high = std::next(found) == seen.end() ? found->first : std::next(found)->first;

@@ -15,7 +15,8 @@ struct SplitChoice {
   double serial_us = 0;      // GEMM on all SMs, then the return on as many
 };
 
-// Looks at few numbers of SMs at first, and then at all between the neighbours of the best.
+// Looks at few numbers of SMs at first, and then at all between the neighbours of the best; at no more than a fifth of
+// the rank's.
 //   ranks  as for predict
 // Errors: as predict; InvalidArgument where a rank has fewer than two SMs.
 TILEOVERLAP_API SplitChoice choose_split(const PredictQuery& query, const RouteCounts& counts,
